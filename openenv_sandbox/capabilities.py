@@ -1,0 +1,132 @@
+"""What a backend can do, exactly: one field for one fact.
+
+The launcher refuses a spec that a backend cannot honour before anything is created; it reads nothing but this.
+"""
+
+from __future__ import annotations
+
+from dataclasses import dataclass, field
+from typing import Literal
+
+ImageKind = Literal["ref", "folder", "template", "snapshot"]
+NetworkFeature = Literal["full", "none", "hosts", "wildcard", "cidr4", "cidr6", "runtime"]
+Exposure = Literal["private", "public"]
+Isolation = Literal["unknown", "none", "process", "container", "gvisor", "vm"]
+
+ISOLATION_ORDER: tuple[Isolation, ...] = ("none", "process", "container", "gvisor", "vm")
+
+
+def isolation_satisfies(offered: Isolation, wanted: Isolation) -> bool:
+    """Whether ``offered`` is at least ``wanted``; ``unknown`` satisfies only a wish for ``none``."""
+    if wanted in ("none", "unknown"):
+        return True
+    if offered == "unknown":
+        return False
+    return ISOLATION_ORDER.index(offered) >= ISOLATION_ORDER.index(wanted)
+
+
+@dataclass(frozen=True)
+class ExecCapabilities:
+    """What ``exec_raw`` does natively; core's shell wrapper supplies the rest.
+
+    Attributes:
+        split: stdout and stderr arrive apart.
+        stdin: Bytes with end-of-file reach the command.
+        stream: Output arrives while the command runs.
+        stdin_stream: ``stdin`` may be an async iterator that is sent while the command runs.
+        env: Environment variables can be given for one command.
+        cwd: A working directory can be given.
+        user: A user can be given.
+        kill: Cancelling ``exec_raw`` ends the command inside the sandbox.
+        max_s: The longest command the backend lets run, in seconds; None when there is no bound.
+        max_stdin: The most stdin bytes of one command; None when there is no bound.
+    """
+
+    split: bool = True
+    stdin: bool = True
+    stream: bool = True
+    stdin_stream: bool = False
+    env: bool = True
+    cwd: bool = True
+    user: bool = True
+    kill: bool = False
+    max_s: float | None = None
+    max_stdin: int | None = None
+
+
+@dataclass(frozen=True)
+class Sizes:
+    """What can be asked for.
+
+    Attributes:
+        cpus: Sold core counts in ascending order; empty means any number.
+        memory_mb: Sold memory sizes in MiB, ascending; empty means any.
+        disk_mb: Sold disk sizes in MiB, ascending; empty means any.
+        limits: Which of ``cpus``, ``memory_mb``, ``disk_mb`` the backend can bound at all.
+    """
+
+    cpus: tuple[float, ...] = ()
+    memory_mb: tuple[int, ...] = ()
+    disk_mb: tuple[int, ...] = ()
+    limits: frozenset[str] = frozenset({"cpus", "memory_mb", "disk_mb"})
+
+
+@dataclass(frozen=True)
+class Capabilities:
+    """What a backend can do.
+
+    Attributes:
+        images: Kinds of image it boots by itself; a folder it cannot build is built by core and pushed.
+        start: ``image``: runs the image's own command only; ``command``: takes at create the argv that replaces
+            entrypoint and command; ``exec``: boots idle and core starts the server.
+        runs_image: With ``start="command"``: without a command the image's own runs, with its ENV, USER and WORKDIR.
+        exec: None when commands cannot be run at all.
+        ports: ``any`` port at any time, only those declared ``at-create``, by a ``tunnel`` of ours, or ``none``.
+        exposure: How a port can be published.
+        network: Network policies it enforces.
+        isolation: What stands between the workload and the machine it runs on.
+        gpus: Models it offers; ``("*",)`` for whatever the machine has; empty for none.
+        sizes: Sizes sold.
+        user: Whether the workload's user can be chosen at create.
+        lifetime: ``server-extendable`` and ``server-fixed`` end the sandbox by themselves; ``idle-only`` ends it when
+            unused; ``none`` never does, so the sandbox carries an expiry label that later processes honour.
+        max_lifetime_s: The longest lifetime, None when unbounded.
+        dedupes_key: Creating twice with one key gives one sandbox, so a create of unknown outcome may be repeated.
+        create_settle_s: How long after the create timer a lost create may still appear, in seconds.
+        attach: Whether another process can take a sandbox over.
+        labels: ``filter`` by the server, encoded in the ``name``, compared ``client-side``, or only in the ``journal``.
+        findable: How a sandbox is found from its key after a lost reply.
+        pause: Pause and resume keep the processes.
+        snapshot: A snapshot can be taken and booted.
+        fork_memory: A snapshot contains the running processes.
+        logs: The server's output can be read back.
+        ping: WebSocket pings pass its proxy.
+        max_connection_s: After how long its proxy cuts a connection, None when it does not.
+        max_concurrency: Documented limit of sandboxes at once, None when unknown.
+    """
+
+    images: frozenset[ImageKind] = frozenset({"ref"})
+    start: Literal["image", "command", "exec"] = "command"
+    runs_image: bool = True
+    exec: ExecCapabilities | None = field(default_factory=ExecCapabilities)
+    ports: Literal["any", "at-create", "tunnel", "none"] = "at-create"
+    exposure: frozenset[Exposure] = frozenset({"private"})
+    network: frozenset[NetworkFeature] = frozenset({"full"})
+    isolation: Isolation = "unknown"
+    gpus: tuple[str, ...] = ()
+    sizes: Sizes = field(default_factory=Sizes)
+    user: bool = True
+    lifetime: Literal["server-extendable", "server-fixed", "idle-only", "none"] = "none"
+    max_lifetime_s: float | None = None
+    dedupes_key: bool = False
+    create_settle_s: float = 60.0
+    attach: bool = True
+    labels: Literal["filter", "name", "client-side", "journal"] = "filter"
+    findable: Literal["label", "name", "id", "none"] = "label"
+    pause: bool = False
+    snapshot: bool = False
+    fork_memory: bool = False
+    logs: bool = True
+    ping: bool = True
+    max_connection_s: float | None = None
+    max_concurrency: int | None = None

@@ -1,0 +1,5 @@
+"""Entry."""
+
+
+def main() -> None:
+    """Run."""
