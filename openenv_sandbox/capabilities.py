@@ -81,6 +81,7 @@ class Capabilities:
             entrypoint and command; ``exec``: boots idle and core starts the server.
         runs_image: With ``start="command"``: without a command the image's own runs, with its ENV, USER and WORKDIR.
         exec: None when commands cannot be run at all.
+        put: Small files can be written by a call of their own (needed where commands take no stdin).
         ports: ``any`` port at any time, only those declared ``at-create``, by a ``tunnel`` of ours, or ``none``.
         exposure: How a port can be published.
         network: Network policies it enforces.
@@ -109,6 +110,7 @@ class Capabilities:
     start: Literal["image", "command", "exec"] = "command"
     runs_image: bool = True
     exec: ExecCapabilities | None = field(default_factory=ExecCapabilities)
+    put: bool = False
     ports: Literal["any", "at-create", "tunnel", "none"] = "at-create"
     exposure: frozenset[Exposure] = frozenset({"private"})
     network: frozenset[NetworkFeature] = frozenset({"full"})

@@ -288,6 +288,18 @@ class Sandbox(ABC):
             SandboxGone: The sandbox ended before or meanwhile.
         """
 
+    async def put(self, path: str, data: bytes) -> None:
+        """Write a small file (up to 1 MiB), readable by the user that `exec_raw` runs as.
+
+        Only for backends whose commands take no stdin: core hands input and environment over by such a file, because
+        an argument list is readable by others. Declared by `Capabilities.put`.
+
+        Raises:
+            FileError: It cannot be written.
+            SandboxGone: The sandbox does not exist.
+        """
+        raise self._unsupported("put")
+
     @abstractmethod
     async def endpoint(self, port: int) -> Endpoint:
         """The way to ``port``.
