@@ -1,0 +1,69 @@
+# The two commands of the README are `make demo` and `make test`; both do all their own set-up.
+VENV ?= .venv
+PY := $(VENV)/bin/python
+PYTEST := $(PY) -m pytest
+EXTRA_PYTHONS ?= 3.10 3.13
+QUICK := not full and not interop
+
+.PHONY: demo test test-all lint types quick wire-pythons interop interop-env full wheel-test bench docs base-image clean
+
+demo: $(VENV)/.demo
+	$(PY) examples/demo.py
+
+test: lint types quick
+
+test-all: test wheel-test wire-pythons interop full
+	$(PY) scripts/verified.py
+
+$(VENV)/bin/python:
+	sh scripts/venv.sh $(VENV)
+
+$(VENV)/.demo: $(VENV)/bin/python pyproject.toml envs/echo_env/pyproject.toml
+	$(PY) scripts/install.py . envs/echo_env
+	touch $@
+
+$(VENV)/.dev: $(VENV)/bin/python pyproject.toml envs/echo_env/pyproject.toml
+	$(PY) scripts/install.py '.[dev]' envs/echo_env
+	touch $@ $(VENV)/.demo
+
+lint: $(VENV)/.dev
+	$(PY) -m ruff check .
+	$(PY) -m ruff format --check .
+
+types: $(VENV)/.dev
+	$(PY) -m mypy openenv_sandbox providers/openenv_providers adapters/openenv_adapters adapters/openenv adapters/openenv_core tests
+
+quick: $(VENV)/.dev
+	$(PYTEST) -m '$(QUICK)'
+
+full: $(VENV)/.dev
+	$(PYTEST) -m 'full and not interop'
+
+# Wire and server on the lowest and highest Python: websockets, FastAPI and Starlette resolve to other versions there.
+wire-pythons: $(VENV)/.dev
+	for v in $(EXTRA_PYTHONS); do \
+	  sh scripts/venv.sh .venv-$$v $$v && .venv-$$v/bin/python scripts/install.py '.[dev]' envs/echo_env && \
+	  .venv-$$v/bin/python -m pytest tests/wire tests/server tests/client -m '$(QUICK)' -q || exit 1; \
+	done
+
+interop-env: $(VENV)/.dev
+	$(PY) scripts/interop_env.py
+
+interop: $(VENV)/.dev
+	$(PY) scripts/interop_env.py
+	$(PYTEST) tests/interop -m interop
+
+wheel-test: $(VENV)/.dev
+	$(PYTEST) tests/packaging -m full
+
+bench: $(VENV)/.dev
+	$(PY) benchmarks/run.py
+
+docs: $(VENV)/.dev
+	$(PY) -m mkdocs build --strict
+
+base-image: $(VENV)/.dev
+	$(PY) scripts/base_image.py
+
+clean:
+	rm -rf .venv .venv-* site dist build .mypy_cache .ruff_cache .pytest_cache
