@@ -1,1 +1,1 @@
-"""cli."""
+"""The ``openenv`` command: one module per verb, one `Terminal` that prints."""
