@@ -28,8 +28,8 @@ DISTRIBUTION = "openenv"
 
 RESERVED = frozenset(
     "aca ack apple-container beam blaxel cua-cloud cwsandbox daytona docker e2b ec2 gke hf hyperbrowser islo "
-    "kubernetes langsmith local modal novita opensandbox openshift podman prime runloop singularity skypilot ssh tensorlake "
-    "use-computer vercel wandb".split()
+    "kubernetes langsmith local modal novita opensandbox openshift podman prime runloop singularity skypilot ssh "
+    "tensorlake use-computer vercel wandb".split()
 )
 ALIASES = {"apptainer": "singularity", "azure": "aca", "hf-sandbox": "hf", "k8s": "kubernetes"}
 
