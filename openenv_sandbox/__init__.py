@@ -16,6 +16,8 @@ if TYPE_CHECKING:
     from openenv_sandbox.provider import SandboxInfo as SandboxInfo
     from openenv_sandbox.provider import SandboxProvider as SandboxProvider
     from openenv_sandbox.provider import SandboxRef as SandboxRef
+    from openenv_sandbox.registry import ProviderInfo as ProviderInfo
+    from openenv_sandbox.registry import providers as providers
     from openenv_sandbox.spec import NetworkPolicy as NetworkPolicy
     from openenv_sandbox.spec import PortSpec as PortSpec
     from openenv_sandbox.spec import Resources as Resources
@@ -32,6 +34,8 @@ _HOMES = {
     "SandboxInfo": "provider",
     "SandboxProvider": "provider",
     "SandboxRef": "provider",
+    "ProviderInfo": "registry",
+    "providers": "registry",
     "NetworkPolicy": "spec",
     "PortSpec": "spec",
     "Resources": "spec",
