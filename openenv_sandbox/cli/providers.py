@@ -9,7 +9,7 @@ import click
 
 if TYPE_CHECKING:
     from openenv_sandbox.cli.terminal import Terminal
-    from openenv_sandbox.registry import ProviderEntry
+    from openenv_sandbox.registry import ProviderInfo
 
 
 @click.command("providers", short_help="Show every backend.")
@@ -25,38 +25,50 @@ def command(terminal: Terminal, name: str | None, check: bool, as_json: bool) ->
     from openenv_sandbox import registry
     from openenv_sandbox.cli.terminal import EXIT_UNAVAILABLE
 
-    entries = [registry.entry(name)] if name else registry.entries()
+    infos = registry.providers()
     if name:
-        _one(terminal, entries[0], as_json)
+        wanted = registry.canonical(name)
+        infos = [info for info in infos if info.name == wanted]
+        if not infos:
+            registry.get(name)  # raises, with the nearest name
+        _one(terminal, infos[0], as_json)
+    elif as_json:
+        terminal.json([asdict(info) for info in infos])
     else:
-        columns = ("name", "title", "install", "state", "isolation", "network", "verified")
-        terminal.table(columns, [_row(entry) for entry in entries], as_json=as_json)
-    return EXIT_UNAVAILABLE if check and not any(entry.ready for entry in entries) else 0
+        terminal.table(("name", "title", "install", "state", "isolation", "network", "verified"), map(_row, infos))
+    return EXIT_UNAVAILABLE if check and not any(info.check.ready for info in infos) else 0
 
 
-def _row(entry: ProviderEntry) -> tuple[Any, ...]:
-    capabilities = entry.capabilities
+def _row(info: ProviderInfo) -> tuple[Any, ...]:
+    capabilities = info.capabilities
     return (
-        entry.name,
-        entry.title,
-        f"openenv[{entry.extra}]" if entry.extra else "",
-        "ready" if entry.ready else (f"broken: {entry.broken}" if entry.broken else entry.reason),
+        info.name,
+        info.title,
+        f"openenv[{info.extra}]" if info.extra else "",
+        f"broken: {info.broken}" if info.broken else "ready" if info.check.ready else info.check.reason,
         capabilities.isolation if capabilities else "",
         ",".join(sorted(capabilities.network)) if capabilities else "",
-        entry.verified.how if entry.verified else "",
+        info.verified.how if info.verified else "",
     )
 
 
-def _one(terminal: Terminal, entry: ProviderEntry, as_json: bool) -> None:
-    facts = asdict(entry)
+def _one(terminal: Terminal, info: ProviderInfo, as_json: bool) -> None:
+    facts = asdict(info)
     if as_json:
         terminal.json(facts)
         return
-    rows = [(key, value) for key, value in facts.items() if key not in ("capabilities", "verified")]
-    for group in ("capabilities", "verified"):
-        rows += [(f"{group}.{key}", _plain(value)) for key, value in (facts[group] or {}).items()]
+    rows = [(key, _plain(value)) for key, value in _flat("", facts)]
     terminal.table(("fact", "value"), rows)
 
 
+def _flat(prefix: str, facts: dict[str, Any]) -> list[tuple[str, Any]]:
+    rows: list[tuple[str, Any]] = []
+    for key, value in facts.items():
+        rows += _flat(f"{prefix}{key}.", value) if isinstance(value, dict) else [(f"{prefix}{key}", value)]
+    return rows
+
+
 def _plain(value: Any) -> Any:
-    return ", ".join(sorted(map(str, value))) if isinstance(value, (frozenset, set, tuple)) else value
+    if isinstance(value, (frozenset, set)):
+        return ", ".join(sorted(map(str, value)))
+    return ", ".join(map(str, value)) if isinstance(value, tuple) else value

@@ -58,7 +58,7 @@ class Terminal:
 
     def json(self, value: Any) -> None:
         """A result as JSON, one line."""
-        self.data(json.dumps(value, default=str, ensure_ascii=False))
+        self.data(json.dumps(value, default=_jsonable, ensure_ascii=False))
 
     def table(self, columns: Sequence[str], rows: Iterable[Sequence[Any]], *, as_json: bool = False) -> None:
         """A listing: JSON objects, a table on a terminal, tab-separated lines in a pipe."""
@@ -153,3 +153,7 @@ def _escape(text: str) -> str:
     from rich.markup import escape
 
     return escape(text)
+
+
+def _jsonable(value: Any) -> Any:
+    return sorted(map(str, value)) if isinstance(value, (set, frozenset)) else str(value)
