@@ -1,0 +1,112 @@
+"""Docker: from launch to first reset, one at a time and 16 at once, beside the bare Engine API with the same image."""
+
+from __future__ import annotations
+
+import asyncio
+import contextlib
+import os
+import statistics
+import time
+from typing import Any
+
+from harness import HERE
+
+IMAGE = str(HERE.parent / "envs" / "echo_env")
+
+
+def run(reference: str | None, rounds: int) -> dict[str, Any]:
+    from openenv_sandbox import registry
+
+    check = registry.get("docker").check()
+    if not check.ready:
+        print(f"skipped: {check.reason}")
+        return {"skipped": check.reason}
+    return asyncio.run(measure(max(rounds, 3)))
+
+
+async def measure(rounds: int) -> dict[str, Any]:
+    import docker
+
+    from openenv_sandbox import sandbox
+
+    api = docker.from_env(max_pool_size=32)
+    async with sandbox(IMAGE, provider="docker") as box:
+        image = box.info.image or ""
+        execs = await exec_times(api, box, rounds)
+    ours, floor = [], []
+    for _ in range(rounds):
+        floor.append(await asyncio.to_thread(bare, api, image))
+        ours.append(await launched(image))
+    start = time.perf_counter()
+    await asyncio.gather(*(asyncio.to_thread(bare, api, image) for _ in range(16)))
+    floor16 = time.perf_counter() - start
+    start = time.perf_counter()
+    many = await asyncio.gather(*(launched(image) for _ in range(16)), return_exceptions=True)
+    ours16 = time.perf_counter() - start
+    failed = sum(isinstance(item, BaseException) for item in many)
+    one, base = statistics.median(ours), statistics.median(floor)
+    print(f"launch to first reset {one:.3f} s, floor {base:.3f} s: {one / base:.2f}x")
+    print(f"16 at once {ours16:.2f} s (failed {failed}), floor {floor16:.2f} s: {ours16 / floor16:.2f}x")
+    print(
+        f"exec {execs['ours_s'] * 1e3:.1f} ms, Engine API {execs['floor_s'] * 1e3:.1f} ms: {execs['ours_s'] / execs['floor_s']:.2f}x"
+    )
+    return {
+        "launch_s": one,
+        "floor_s": base,
+        "launch16_s": ours16,
+        "floor16_s": floor16,
+        "failed": failed,
+        "exec": execs,
+    }
+
+
+async def launched(image: str) -> float:
+    """Seconds from the call to the first reset's result; removal is not counted."""
+    from openenv_sandbox import launch
+
+    start = time.perf_counter()
+    async with launch(image, provider="docker") as env:
+        await env.reset()
+        took = time.perf_counter() - start
+    return took
+
+
+def bare(api: Any, image: str) -> float:
+    """The same by the Engine API alone: run, poll /health every 3 ms, one reset over the published port."""
+    import json
+
+    from websockets.sync.client import connect
+
+    start = time.perf_counter()
+    box = api.containers.run(image, detach=True, ports={"8000/tcp": ("127.0.0.1", None)}, init=True)
+    try:
+        box.reload()
+        port = int(box.ports["8000/tcp"][0]["HostPort"])
+        while True:
+            with contextlib.suppress(OSError, EOFError, Exception):
+                with connect(f"ws://127.0.0.1:{port}/ws", compression=None, proxy=None) as socket:
+                    socket.send(json.dumps({"type": "reset", "data": {}}))
+                    socket.recv(timeout=30)
+                    break
+            time.sleep(0.003)
+        return time.perf_counter() - start
+    finally:
+        box.remove(force=True, v=True)
+
+
+async def exec_times(api: Any, box: Any, rounds: int) -> dict[str, float]:
+    container = api.containers.get(box.ref.id)
+    ours, floor = [], []
+    for _ in range(rounds * 5):
+        start = time.perf_counter()
+        await box.exec(["true"])
+        ours.append(time.perf_counter() - start)
+        start = time.perf_counter()
+        await asyncio.to_thread(container.exec_run, ["true"], demux=True)
+        floor.append(time.perf_counter() - start)
+    return {"ours_s": statistics.median(ours), "floor_s": statistics.median(floor)}
+
+
+if __name__ == "__main__":
+    os.environ.setdefault("OPENENV_BASE_IMAGE", "openenv-base:local")
+    run(None, 5)
