@@ -116,10 +116,11 @@ def flatten(data: Mapping[str, Any], kind: Kind, place: str, prefix: Names = ())
     layer: Layer = {}
     for key, value in data.items():
         name = canonical(str(key)) if prefix == ("providers",) else str(key)
+        names = (*prefix, name)
         if isinstance(value, Mapping) and value:
-            layer.update(flatten(value, kind, place, (*prefix, name)))
+            layer.update(flatten(value, kind, place, names))
         else:
-            layer[(*prefix, name)] = Found(value, kind, place)
+            layer[names] = Found(value, kind, place)
     return layer
 
 
