@@ -1,4 +1,4 @@
-"""Makes docs/scenarios.md from tests/scenarios.toml and the tests' docstrings: scenarios.py [--check].
+"""Makes docs/scenarios.md from tests/scenarios.toml and test docstrings: scenarios.py [--check].
 
 A test claims a scenario by two lines in its docstring:
 
@@ -37,7 +37,7 @@ def wanted() -> dict[str, dict[str, str]]:
 
 
 def claims() -> dict[str, list[tuple[str, str]]]:
-    """id -> (test, mutation) of every test that claims it."""
+    """For each id the tests that claim it, each with its mutation."""
     found: dict[str, list[tuple[str, str]]] = {}
     files = [*sorted((ROOT / "tests").rglob("*.py")), *sorted((ROOT / "openenv_sandbox" / "testing").rglob("*.py"))]
     for path in files:
@@ -76,8 +76,8 @@ def page() -> str:
     tests = claims()
     rows = []
     for identifier, entry in wanted().items():
-        for name, mutation in sorted(tests.get(identifier, [("–", entry.get("exempt", ""))])):
-            cells = (identifier, entry["what"], f"`{name}`" if name != "–" else name, mutation)
+        for name, mutation in sorted(tests.get(identifier, [("-", entry.get("exempt", ""))])):
+            cells = (identifier, entry["what"], f"`{name}`" if name != "-" else name, mutation)
             rows.append("| " + " | ".join(cell.replace("|", "\\|") for cell in cells) + " |")
     return HEAD + "\n".join(rows) + "\n"
 
