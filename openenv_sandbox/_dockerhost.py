@@ -6,6 +6,7 @@ import hashlib
 import json
 import os
 import socket
+import ssl
 import stat
 from dataclasses import dataclass
 from pathlib import Path
@@ -145,3 +146,27 @@ def _context() -> DockerHost | None:
     host = _normal(str(url), source)
     verify = not endpoint.get("SkipTLSVerify", False)
     return DockerHost(host.url, host.source, tls=str(tls) if tls.is_dir() else None, verify=verify)
+
+
+def tls_context(host: DockerHost) -> ssl.SSLContext | None:
+    """The context for a daemon behind TLS; None for one without.
+
+    Raises:
+        ConfigError: A file of the certificate folder is missing or malformed.
+    """
+    if host.tls is None:
+        return None
+    folder = Path(host.tls)
+    try:
+        ca = folder / "ca.pem"
+        context = ssl.create_default_context(cafile=str(ca) if ca.is_file() else None)
+        if not host.verify:
+            context.check_hostname = False
+            context.verify_mode = ssl.CERT_NONE
+        if (folder / "cert.pem").is_file():
+            context.load_cert_chain(folder / "cert.pem", folder / "key.pem")
+    except (OSError, ssl.SSLError) as error:
+        raise ConfigError(
+            f"the certificates in {folder} cannot be used: {error}", hint="ca.pem, cert.pem and key.pem belong there"
+        ) from error
+    return context

@@ -206,13 +206,11 @@ def main() -> None:
     packages, requirements = closure(), dependencies()
     parts = [Path(__file__).read_text(), packages, requirements, sys.version, str(PREFIX), options.with_uv]
     fingerprint = hashlib.sha256(json.dumps(parts).encode()).hexdigest()
-    there = subprocess.run(
-        ["docker", "image", "inspect", "-f", f'{{{{index .Config.Labels "{LABEL}"}}}}', options.tag],
-        text=True,
-        capture_output=True,
-        check=False,
-    )
-    if there.stdout.strip() == fingerprint and not options.force:
+    form = f'{{{{.Id}}}} {{{{index .Config.Labels "{LABEL}"}}}}'
+    argv = ["docker", "image", "inspect", "-f", form, options.tag]
+    there = subprocess.run(argv, text=True, capture_output=True, check=False)
+    before, _, label = there.stdout.strip().partition(" ")
+    if label == fingerprint and not options.force:
         sys.stdout.write(f"{options.tag} is up to date\n")
         return
     with tempfile.TemporaryDirectory(prefix="openenv-base-") as folder:
@@ -239,6 +237,8 @@ def main() -> None:
             importer.stdout.read()
         if importer.returncode != 0:
             raise SystemExit("docker import failed")
+    if before:  # fails, rightly, while an image or a container stands on it
+        subprocess.run(["docker", "rmi", before], capture_output=True, check=False)
     sys.stdout.write(f"{options.tag} made\n")
 
 

@@ -1,0 +1,155 @@
+"""The few Engine API calls that building needs, without an SDK, over unix socket or TCP."""
+
+from __future__ import annotations
+
+import json
+from typing import TYPE_CHECKING, Any
+from urllib.parse import quote, urlsplit
+
+from openenv_sandbox import _dockerhost
+from openenv_sandbox.errors import ProviderUnavailable
+
+if TYPE_CHECKING:
+    from collections.abc import AsyncIterator, Mapping
+    from types import TracebackType
+    from typing import BinaryIO
+
+    from openenv_sandbox._dockerhost import DockerHost
+
+_CHUNK = 256 * 1024
+
+
+class EngineError(Exception):
+    """The daemon answered a request with an error; ``status`` is None when it spoke up in the middle of a stream."""
+
+    def __init__(self, message: str, status: int | None = None) -> None:
+        super().__init__(message)
+        self.status = status
+
+
+class Engine:
+    """One connection pool to one daemon. Used as an async context manager.
+
+    Args:
+        host: The daemon.
+    """
+
+    def __init__(self, host: DockerHost) -> None:
+        import httpx
+
+        self.host = host
+        timeout = httpx.Timeout(60.0, read=None)  # builds are silent for minutes; `prepare` has a timer of its own
+        if host.socket_path is not None:
+            transport = httpx.AsyncHTTPTransport(uds=host.socket_path)
+            self._http = httpx.AsyncClient(
+                transport=transport, base_url="http://docker", timeout=timeout, trust_env=False
+            )
+        elif host.url.startswith(("tcp://", "http://", "https://")):
+            address = urlsplit(host.url).netloc
+            context = _dockerhost.tls_context(host)
+            scheme = "https" if context is not None or host.url.startswith("https://") else "http"
+            verify = context if context is not None else True
+            self._http = httpx.AsyncClient(
+                base_url=f"{scheme}://{address}", timeout=timeout, trust_env=False, verify=verify
+            )
+        else:
+            raise ProviderUnavailable(
+                f"a daemon at {host.url.split('://')[0]}:// is not supported ({host.source})",
+                provider="docker",
+                hint="forward its socket: ssh -N -L /tmp/docker.sock:/var/run/docker.sock HOST, then "
+                "DOCKER_HOST=unix:///tmp/docker.sock",
+            )
+
+    async def __aenter__(self) -> Engine:
+        return self
+
+    async def __aexit__(
+        self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None
+    ) -> None:
+        await self._http.aclose()
+
+    async def inspect(self, ref: str) -> dict[str, Any] | None:
+        """What the daemon knows about an image; None when it has none of that name.
+
+        Raises:
+            EngineError: The daemon refused.
+            ProviderUnavailable: It cannot be reached.
+        """
+        try:
+            status, body = await self._request("GET", f"/images/{quote(ref, safe='/:@')}/json")
+        except EngineError as error:
+            if error.status == 404:
+                return None
+            raise
+        return body if status == 200 and isinstance(body, dict) else None
+
+    async def untag(self, ref: str) -> None:
+        """Remove a name; the layers stay while another image uses them. What does not exist is fine."""
+        try:
+            await self._request("DELETE", f"/images/{quote(ref, safe='/:@')}")
+        except EngineError as error:
+            if error.status not in (404, 409):
+                raise
+
+    async def build(self, context: BinaryIO, parameters: Mapping[str, str]) -> AsyncIterator[str]:
+        """Build by the classic builder and yield pieces of its output. Closing the iterator ends the build.
+
+        Raises:
+            EngineError: The build failed.
+            ProviderUnavailable: The daemon cannot be reached.
+        """
+        import anyio
+        import httpx
+
+        async def body() -> AsyncIterator[bytes]:
+            while chunk := await anyio.to_thread.run_sync(context.read, _CHUNK):
+                yield chunk
+
+        try:
+            async with self._http.stream(
+                "POST",
+                "/build",
+                params=dict(parameters),
+                content=body(),
+                headers={"content-type": "application/x-tar"},
+            ) as reply:
+                if reply.status_code != 200:
+                    raise EngineError(_message(await reply.aread()), reply.status_code)
+                async for line in reply.aiter_lines():
+                    if not line.strip():
+                        continue
+                    item = json.loads(line)
+                    if "error" in item:
+                        raise EngineError(str(item["error"]))
+                    if item.get("stream"):
+                        yield str(item["stream"])
+                    elif item.get("status"):
+                        yield f"{item['status']}\n"
+        except httpx.HTTPError as error:
+            raise self._unreachable(error) from error
+
+    async def _request(self, method: str, path: str) -> tuple[int, Any]:
+        import httpx
+
+        try:
+            reply = await self._http.request(method, path, timeout=60.0)
+        except httpx.HTTPError as error:
+            raise self._unreachable(error) from error
+        if reply.status_code >= 400:
+            raise EngineError(_message(reply.content), reply.status_code)
+        return reply.status_code, reply.json() if reply.content else None
+
+    def _unreachable(self, error: Exception) -> ProviderUnavailable:
+        return ProviderUnavailable(
+            f"the docker daemon at {self.host.url} ({self.host.source}) cannot be reached: {type(error).__name__}",
+            provider="docker",
+            retryable=True,
+            hint="is it running? openenv providers docker --check",
+        )
+
+
+def _message(body: bytes) -> str:
+    try:
+        return str(json.loads(body)["message"])
+    except (ValueError, KeyError, TypeError):
+        return body.decode("utf-8", "replace").strip()[:500]
