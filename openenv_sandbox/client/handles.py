@@ -1,0 +1,104 @@
+"""The handle that a client's method returns inside a running loop.
+
+It runs when it is awaited, and in blocking mode when one of its result's attributes is touched; until then nothing is
+sent. It counts as a coroutine, so ``asyncio.create_task``, ``gather`` and ``wait_for`` take it.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Coroutine, Generator, Iterator
+from typing import Any
+
+_UNSET: Any = object()
+# What asyncio, inspect and IPython probe on an object; answering would run the call behind the user's back.
+_PROBED = ("_", "cr_", "gi_", "ag_")
+
+
+class Handle(Coroutine[Any, Any, Any]):
+    """A call that has not happened yet.
+
+    Args:
+        start: Makes the coroutine that performs the call.
+        block: Performs it in blocking mode and returns the value.
+        label: Name of the call, for its repr.
+    """
+
+    __slots__ = ("_block", "_coro", "_failure", "_label", "_start", "_value")
+
+    def __init__(self, start: Callable[[], Coroutine[Any, Any, Any]], block: Callable[[], Any], label: str) -> None:
+        self._start = start
+        self._block = block
+        self._label = label
+        self._coro: Coroutine[Any, Any, Any] | None = None
+        self._value = _UNSET
+        self._failure: BaseException | None = None
+
+    async def _run(self) -> Any:
+        if self._value is _UNSET:
+            if self._failure is not None:
+                raise self._failure
+            try:
+                self._value = await self._start()
+            except Exception as error:
+                self._failure = error
+                raise
+        return self._value
+
+    def __await__(self) -> Generator[Any, Any, Any]:
+        return self._run().__await__()
+
+    def send(self, value: Any) -> Any:
+        """Drive the call, as an event loop does."""
+        if self._coro is None:
+            self._coro = self._run()
+        return self._coro.send(value)
+
+    def throw(self, *args: Any) -> Any:
+        """Raise inside the call, as an event loop does to cancel it."""
+        if self._coro is None:
+            self._coro = self._run()
+        return self._coro.throw(*args)
+
+    def close(self) -> None:
+        """Give the call up; before its start nothing was sent."""
+        if self._coro is not None:
+            self._coro.close()
+
+    def resolve(self) -> Any:
+        """Perform the call in blocking mode, once, and return its value."""
+        if self._value is _UNSET:
+            if self._failure is not None:
+                raise self._failure
+            self._value = self._block()
+        return self._value
+
+    def __getattr__(self, name: str) -> Any:
+        if name.startswith(_PROBED):
+            raise AttributeError(name)
+        return getattr(self.resolve(), name)
+
+    def __bool__(self) -> bool:
+        return bool(self.resolve())
+
+    def __getitem__(self, key: Any) -> Any:
+        return self.resolve()[key]
+
+    def __iter__(self) -> Iterator[Any]:
+        return iter(self.resolve())
+
+    def __len__(self) -> int:
+        return len(self.resolve())
+
+    def __contains__(self, item: Any) -> bool:
+        return item in self.resolve()
+
+    def __enter__(self) -> Any:
+        return self.resolve().__enter__()
+
+    def __exit__(self, *exc: Any) -> Any:
+        return self.resolve().__exit__(*exc)
+
+    def __repr__(self) -> str:
+        if self._value is _UNSET:
+            return f"<{self._label}() not sent yet: await it, or touch its result>"
+        return repr(self._value)
