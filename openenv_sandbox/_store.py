@@ -174,6 +174,10 @@ class Store:
                     won.append(key)
         return won
 
+    def unclaim(self, keys: Iterable[str]) -> None:
+        with self._explained("be written"), self._db:
+            self._db.executemany("UPDATE sandboxes SET claimed_until = 0 WHERE key = ?", [(key,) for key in keys])
+
     # -------------------------------------------------------------------------------------------------- reads
 
     def rows(self, where: Mapping[str, str | None]) -> list[Row]:

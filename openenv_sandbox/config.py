@@ -108,6 +108,10 @@ class Settings:
                 raise ConfigError(f"{error.message} (set in {places})", provider=cls.name) from None
         return options
 
+    def provider_names(self) -> set[str]:
+        """Backends that are in use or have options."""
+        return {self.provider, *(names[1] for names in self._merged if names[0] == "providers" and len(names) > 1)}
+
     def explain(self) -> list[Setting]:
         """Every setting with its source, by name; secrets masked."""
         from openenv_sandbox.redact import REDACTOR

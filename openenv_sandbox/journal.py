@@ -49,6 +49,7 @@ class _Rows(Protocol):
     def change(self, key: str, state: RowState | None, expires_at: float | None) -> None: ...
     def remove(self, key: str) -> None: ...
     def claim(self, keys: Iterable[str], seconds: float) -> list[str]: ...
+    def unclaim(self, keys: Iterable[str]) -> None: ...
     def rows(self, where: Mapping[str, str | None]) -> list[Row]: ...
     def owner_alive(self, run: str) -> bool: ...
     def state_of(self, key: str) -> dict[str, str]: ...
@@ -174,6 +175,11 @@ class Journal:
         wanted = tuple(keys)
         return await self._call(lambda store: store.claim(wanted, seconds))
 
+    async def unclaim(self, keys: Iterable[str]) -> None:
+        """Undo `claim` for what is still there."""
+        wanted = tuple(keys)
+        await self._call(lambda store: store.unclaim(wanted))
+
     async def owner_alive(self, run: str) -> bool:
         """Whether the process of ``run`` lives."""
         return await self._call(lambda store: store.owner_alive(run))
@@ -294,6 +300,9 @@ class _Memory:
 
     def claim(self, keys: Iterable[str], seconds: float) -> list[str]:
         return [key for key in keys if key in self._rows]
+
+    def unclaim(self, keys: Iterable[str]) -> None:
+        """Nobody else could have wanted them."""
 
     def rows(self, where: Mapping[str, str | None]) -> list[Row]:
         wanted = [(name, value) for name, value in where.items() if value is not None]

@@ -169,7 +169,7 @@ async def create(
             found = await _look_up(provider, key, error, end, policy)
             if found and not provider.capabilities.dedupes_key:
                 return await _adopt(provider, found, error)
-            again = provider.capabilities.dedupes_key and (again or bool(found))
+            again = provider.capabilities.dedupes_key
         if not again or policy.over(attempt) or policy.clock() + wait >= end:
             raise error
         _log.info("%s: creating %s again in %.1f s: %s", provider.name, key, wait, error.message)
