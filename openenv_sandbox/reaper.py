@@ -44,7 +44,7 @@ async def reap(
     provider: SandboxProvider,
     journal: Journal,
     *,
-    wish: Wish = Wish(claim=True),
+    wish: Wish | None = None,
     budget_s: float = BUDGET_S,
     clock: Callable[[], float] = time.time,
 ) -> ReapReport:
@@ -55,10 +55,11 @@ async def reap(
     Args:
         provider: The backend; only its own scope is looked at.
         journal: This user's.
-        wish: What to remove.
+        wish: What to remove; None for what a launch removes.
         budget_s: Seconds for everything; what is not reached is reported as kept.
         clock: Unix seconds.
     """
+    wish = wish or Wish(claim=True)
     report = ReapReport(dry_run=wish.dry_run)
     try:
         await _Reaper(provider, journal, wish, clock, report).run(budget_s)
@@ -76,7 +77,7 @@ async def gc(
     *,
     settings: Settings | None = None,
     providers: Iterable[str | SandboxProvider] = (),
-    wish: Wish = Wish(),
+    wish: Wish | None = None,
     acquire: Callable[[Any, Any], Awaitable[Lease]] | None = None,
     clock: Callable[[], float] = time.time,
 ) -> ReapReport:
@@ -86,7 +87,7 @@ async def gc(
         journal: This user's.
         settings: Where options of the backends come from.
         providers: Only these; none for all that the journal or the configuration names.
-        wish: What to remove.
+        wish: What to remove; None for everything that dead owners left.
         acquire: Gives a provider for a name and options; `registry.acquire` by default.
         clock: Unix seconds.
 
@@ -95,6 +96,7 @@ async def gc(
     """
     from openenv_sandbox import registry
 
+    wish = wish or Wish()
     rows = await journal.rows()
     chosen: list[str | SandboxProvider] = list(providers)
     if not chosen:
