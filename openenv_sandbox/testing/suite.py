@@ -1,0 +1,34 @@
+"""The contract as tests: subclass `ProviderContract`, give it one fixture, and pytest says what the backend keeps.
+
+    class TestMyBackend(ProviderContract):
+        @pytest.fixture
+        def provider_case(self):
+            return ProviderCase(MyProvider, image="registry.example/echo-env:1")
+
+What a backend does not declare is skipped and listed as such; nothing else is.
+"""
+
+from __future__ import annotations
+
+from openenv_sandbox.testing.case import DirectOwner, Fault, FaultHook, ProviderCase
+from openenv_sandbox.testing.suite_exec import ExecContract
+from openenv_sandbox.testing.suite_faults import FaultContract
+from openenv_sandbox.testing.suite_files import FilesContract
+from openenv_sandbox.testing.suite_lifecycle import LifecycleContract
+from openenv_sandbox.testing.suite_process import ProcessContract
+from openenv_sandbox.testing.suite_raw import RawContract
+from openenv_sandbox.testing.suite_server import ServerContract
+
+__all__ = ["DirectOwner", "Fault", "FaultHook", "ProviderCase", "ProviderContract"]
+
+
+class ProviderContract(
+    RawContract,
+    ExecContract,
+    ProcessContract,
+    FilesContract,
+    LifecycleContract,
+    ServerContract,
+    FaultContract,
+):
+    """Everything a backend promises. Needs a fixture ``provider_case`` that returns a `ProviderCase`."""
