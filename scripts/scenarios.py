@@ -22,8 +22,8 @@ ROOT = Path(__file__).parents[1]
 PAGE = ROOT / "docs" / "scenarios.md"
 HEAD = """# Scenarios
 
-What breaks for people who run environments in sandboxes, the test that shows it does not break here, and the change of the
-code that turns the test red. Made by `scripts/scenarios.py`; an id without a test or a reason fails the test suite.
+What breaks for people who run environments in sandboxes, the test that shows it does not break here, and the change of
+the code that turns the test red. Made by `scripts/scenarios.py`; an id without a test or a reason fails the test suite.
 
 | id | what breaks | test | mutation it catches |
 |---|---|---|---|

@@ -23,7 +23,7 @@ if TYPE_CHECKING:
 @click.option("--json", "as_json", is_flag=True, help="Print one JSON object instead of a table.")
 @launch_options
 @click.pass_obj
-def command(terminal: Terminal, image: str, as_json: bool, **values: Any) -> None:
+def command(terminal: Terminal, /, image: str, as_json: bool, **values: Any) -> None:
     """Launch IMAGE, print its URL, ref and expiry, and keep it until Ctrl-C.
 
     The first Ctrl-C removes the sandbox; a second one exits at once and prints what is left.

@@ -24,6 +24,7 @@ if TYPE_CHECKING:
 @click.pass_obj
 def command(
     terminal: Terminal,
+    /,
     image: str | None,
     url: str | None,
     actions: tuple[str, ...],

@@ -6,12 +6,8 @@ import json
 import subprocess
 import zipfile
 from pathlib import Path
-from typing import TYPE_CHECKING
 
 import pytest
-
-if TYPE_CHECKING:
-    from collections.abc import Iterator
 
 ROOT = Path(__file__).parents[2]
 PACKAGES = {"openenv_sandbox", "openenv_providers", "openenv_adapters", "openenv", "openenv_core"}
@@ -54,13 +50,13 @@ def wheel(tmp_path_factory: pytest.TempPathFactory) -> Path:
 
 
 @pytest.fixture(scope="session", params=["3.10", "3.13"])
-def fresh(request: pytest.FixtureRequest, wheel: Path, tmp_path_factory: pytest.TempPathFactory) -> Iterator[Path]:
+def fresh(request: pytest.FixtureRequest, wheel: Path, tmp_path_factory: pytest.TempPathFactory) -> Path:
     """An interpreter of a fresh environment that has the wheel and nothing else."""
     folder = tmp_path_factory.mktemp(f"fresh{request.param}")
     run("sh", ROOT / "scripts/venv.sh", folder / "venv", request.param, cwd=folder)
     python = folder / "venv/bin/python"
     run(python, "-m", "pip", "install", "--quiet", wheel, cwd=folder)
-    yield python
+    return python
 
 
 def test_it_ships_the_five_packages_and_nothing_else(wheel: Path) -> None:
