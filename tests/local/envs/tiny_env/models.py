@@ -1,0 +1,3 @@
+"""Found only where the folder is importable as the package ``tiny_env``."""
+
+GREETING = "tiny"
