@@ -1,0 +1,124 @@
+"""A spec as the arguments of a docker create, and what docker says about a container as ours."""
+
+from __future__ import annotations
+
+from datetime import datetime
+from typing import TYPE_CHECKING, Any
+
+from openenv_sandbox.errors import CapabilityError
+from openenv_sandbox.provider import SandboxInfo, SandboxRef, Status
+from openenv_sandbox.spec import Resources
+
+if TYPE_CHECKING:
+    from collections.abc import Mapping
+
+    from openenv_sandbox.capabilities import Isolation
+    from openenv_sandbox.provider import Prepared
+    from openenv_sandbox.spec import SandboxSpec
+
+KEY = "oe-key"
+_PIDS, _SHM = 4096, 1 << 30
+_STATUS: Mapping[str, Status] = {
+    "created": "creating",
+    "running": "running",
+    "restarting": "running",
+    "paused": "paused",
+    "removing": "stopped",
+    "exited": "stopped",
+    "dead": "failed",
+}
+
+
+def create_arguments(api: Any, prepared: Prepared, spec: SandboxSpec, key: str, runtime: str | None) -> dict[str, Any]:
+    """Keyword arguments of ``create_container``.
+
+    Raises:
+        CapabilityError: A GPU model is named: docker hands out devices, it does not choose models.
+    """
+    strict = spec.hardening == "strict"
+    size = spec.resources
+    host: dict[str, Any] = {
+        "init": True,
+        "pids_limit": 512 if strict else _PIDS,
+        "shm_size": _SHM,
+        "security_opt": ["no-new-privileges"],
+        "cap_drop": ["ALL"] if strict else ["NET_RAW"],
+    }
+    if strict:
+        host |= {"read_only": True, "tmpfs": dict.fromkeys(("/tmp", "/var/tmp", "/run"), "")}
+    if size.cpus is not None:
+        host["nano_cpus"] = int(size.cpus * 1e9)
+    if size.memory_mb is not None:
+        host["mem_limit"] = host["memswap_limit"] = size.memory_mb << 20
+    if size.gpu is not None:
+        model, count = size.gpu
+        if model not in ("*", "any", "gpu", "nvidia"):
+            raise CapabilityError(
+                f"docker cannot choose the GPU model {model!r}: it hands out whatever this machine has",
+                field="resources.gpus",
+                provider="docker",
+                hint=f'write gpus="*:{count}"',
+            )
+        host["device_requests"] = [{"Driver": "", "Count": count, "Capabilities": [["gpu"]]}]
+    if runtime is not None:
+        host["runtime"] = runtime
+    ports: list[int] = []
+    if spec.network.mode == "none":
+        host["network_mode"] = "none"
+    else:
+        ports = [port.number for port in spec.all_ports]
+        host["port_bindings"] = {f"{port}/tcp": ("127.0.0.1", None) for port in ports}
+    arguments: dict[str, Any] = {
+        "image": prepared.ref,
+        "name": key,
+        "labels": {**spec.labels, KEY: key},
+        "environment": {**spec.env, **spec.plain_secrets()},
+        "ports": ports,
+        "host_config": api.create_host_config(**host),
+        "user": spec.user,
+        "working_dir": spec.workdir,
+    }
+    if spec.command is not None:
+        arguments["entrypoint"] = list(spec.command)  # a given entrypoint clears the image's command
+    return arguments
+
+
+def info(scope: str, inspected: Mapping[str, Any], isolation: Isolation) -> SandboxInfo:
+    """From ``inspect_container``."""
+    config, host = inspected["Config"], inspected.get("HostConfig") or {}
+    labels = config.get("Labels") or {}
+    ref = SandboxRef("docker", scope, str(inspected["Id"]), labels.get(KEY) or None)
+    state = inspected.get("State") or {}
+    cpus, memory = host.get("NanoCpus") or 0, host.get("Memory") or 0
+    expires = labels.get("oe-expires", "")
+    return SandboxInfo(
+        ref=ref,
+        status=_STATUS.get(str(state.get("Status")), "unknown"),
+        labels=labels,
+        created_at=_time(inspected.get("Created")),
+        expires_at=float(expires) if expires.isdigit() else None,
+        resources=Resources(cpus=cpus / 1e9 if cpus else None, memory_mb=(memory >> 20) or None),
+        isolation=isolation,
+        image=config.get("Image"),
+    )
+
+
+def listed(scope: str, row: Mapping[str, Any], isolation: Isolation) -> SandboxInfo:
+    """From one row of ``containers``."""
+    labels = row.get("Labels") or {}
+    return SandboxInfo(
+        ref=SandboxRef("docker", scope, str(row["Id"]), labels.get(KEY) or None),
+        status=_STATUS.get(str(row.get("State")), "unknown"),
+        labels=labels,
+        created_at=float(row["Created"]) if row.get("Created") else None,
+        isolation=isolation,
+        image=row.get("Image"),
+    )
+
+
+def _time(text: Any) -> float | None:
+    """Docker writes nanoseconds, which Python 3.10 does not read."""
+    try:
+        return datetime.fromisoformat(f"{str(text)[:19]}+00:00").timestamp()
+    except ValueError:
+        return None

@@ -1,0 +1,199 @@
+"""Images on a docker daemon: pulled, built from folders, kept as snapshots, removed."""
+
+from __future__ import annotations
+
+import json
+from typing import TYPE_CHECKING, Any
+
+from openenv_providers._docker_daemon import translate
+from openenv_sandbox import build as building
+from openenv_sandbox._remote_config import from_oci
+from openenv_sandbox.errors import ImageError
+from openenv_sandbox.lifecycle import daemon_call
+from openenv_sandbox.provider import Prepared
+
+if TYPE_CHECKING:
+    from collections.abc import Iterable, Iterator, Mapping, Sequence
+
+    from openenv_providers._docker_daemon import Daemon
+    from openenv_sandbox._dockerhost import DockerHost
+    from openenv_sandbox.provider import Image, LogSink, SandboxInfo
+
+SNAPSHOT = "openenv.snapshot"
+"""Label of every snapshot; its value is the key of the sandbox it was taken from."""
+
+
+async def build(host: DockerHost, image: Image, on_log: LogSink, *, keep: bool) -> Prepared:
+    """Build a folder. Raises what `openenv_sandbox.build.build_folder` raises."""
+    built = await building.build_folder(image, host=host, on_log=on_log, keep_openenv=keep)
+    return Prepared(built.tag, built.config, built.id, owned=True)
+
+
+async def ensure(daemon: Daemon, image: Image, on_log: LogSink, *, pull: bool) -> Prepared:
+    """The image as the daemon has it, pulled when it lacks it or ``pull`` asks for it.
+
+    Raises:
+        ImageError: Neither the daemon nor the registry has it, or the registry cannot be reached; says which.
+    """
+    found = None if pull and image.kind == "ref" else await _inspect(daemon, image.name)
+    if found is None:
+        if image.kind == "snapshot":
+            raise ImageError(f"this daemon has no snapshot {image.name}", provider="docker")
+        await _pull(daemon, image.name, on_log)
+        found = await _inspect(daemon, image.name)
+    if found is None:
+        raise ImageError(f"the daemon pulled {image.name} and does not have it", provider="docker")
+    return Prepared(image.name, from_oci(found.get("Config") or {}), str(found["Id"]))
+
+
+async def _inspect(daemon: Daemon, name: str) -> Mapping[str, Any] | None:
+    def look(api: Any) -> Mapping[str, Any] | None:
+        try:
+            found: Mapping[str, Any] = api.inspect_image(name)
+        except Exception as error:
+            if getattr(getattr(error, "response", None), "status_code", None) == 404:
+                return None
+            raise
+        return found
+
+    return await daemon.call(f"looking for {name}", look)
+
+
+async def _pull(daemon: Daemon, name: str, on_log: LogSink) -> None:
+    """Progress arrives in a thread of its own, for as long as it takes; ``on_log`` is called on the loop."""
+    import asyncio
+
+    loop = asyncio.get_running_loop()
+    repository, _, tag = name.rpartition(":") if ":" in name.rpartition("/")[2] and "@" not in name else (name, "", "")
+    if "@" in name:
+        repository, _, tag = name.partition("@")
+    said: set[str] = set()
+
+    def pull() -> str | None:
+        for item in daemon.client().pull(repository, tag=tag or "latest", stream=True, decode=True):
+            if "error" in item:
+                return str(item["error"])
+            line = " ".join(str(item[part]) for part in ("id", "status") if item.get(part))
+            if line and line not in said:  # one line per layer and state, not one per progress bar
+                said.add(line)
+                loop.call_soon_threadsafe(on_log, line)
+        return None
+
+    on_log(f"pulling {name}")
+    what = f"pulling {name}"
+    try:
+        refused = await daemon_call(pull)
+    except Exception as error:
+        raise translate(error, what=what) from error
+    if refused is not None:
+        raise translate(_Said(refused), what=what)
+
+
+class _Said(Exception):
+    """An error that came inside a stream whose own status was 200."""
+
+    status = 500
+
+
+async def commit(daemon: Daemon, info: SandboxInfo, inspected: Mapping[str, Any]) -> Prepared:
+    """Keep a container's files as an image, without the variables that were given to the container.
+
+    A plain commit would write them into the image, where secrets outlive the sandbox and travel with it. So, where there
+    are any, the image is made from the files alone, with the start configuration of the container.
+
+    Args:
+        daemon: The daemon.
+        info: The sandbox.
+        inspected: What the daemon says about its container.
+    """
+    key = info.ref.key or info.ref.id[:12]
+
+    def make(api: Any) -> Mapping[str, Any]:
+        base = api.inspect_image(inspected["Image"]).get("Config") or {}
+        own = inspected["Config"]
+        plain = set(own.get("Env") or ()) <= set(base.get("Env") or ())
+        number = len(api.images(filters={"label": f"{SNAPSHOT}={key}"})) + 1
+        name, tag = "openenv/snapshot", f"{key}-{number}"
+        if plain:
+            api.commit(info.ref.id, name, tag, changes=[*_no_labels(own, base), f"LABEL {SNAPSHOT}={key}"])
+        else:
+            changes = [*_changes(own, base.get("Env") or ()), f"LABEL {SNAPSHOT}={key}"]
+            _copy_files(api, info.ref.id, inspected, name, tag, changes)
+        found: Mapping[str, Any] = api.inspect_image(f"{name}:{tag}")
+        return found
+
+    found = await daemon.call("taking a snapshot", make, ref=info.ref, started=True)
+    return Prepared(str(found["RepoTags"][0]), from_oci(found.get("Config") or {}), str(found["Id"]), owned=True)
+
+
+def _copy_files(
+    api: Any, identifier: str, inspected: Mapping[str, Any], name: str, tag: str, changes: list[str]
+) -> None:
+    """All files of the container as an image of one layer, taken while nothing writes."""
+    freeze = (inspected.get("State") or {}).get("Status") == "running"
+    if freeze:
+        api.pause(identifier)
+    try:
+        api.import_image(src=_Stream(api.export(identifier)), repository=name, tag=tag, changes=changes)
+    finally:
+        if freeze:
+            api.unpause(identifier)
+
+
+class _Stream:
+    """Chunks as the file that the SDK uploads."""
+
+    def __init__(self, chunks: Iterable[bytes]) -> None:
+        self._chunks = iter(chunks)
+
+    def __iter__(self) -> Iterator[bytes]:
+        return self._chunks
+
+    def read(self, size: int = -1) -> bytes:
+        return next(self._chunks, b"")
+
+
+def _no_labels(own: Mapping[str, Any], base: Mapping[str, Any]) -> list[str]:
+    """A commit inherits the container's labels, which would make later containers look like this sandbox."""
+    kept = base.get("Labels") or {}
+    return [f'LABEL {name}=""' for name in own.get("Labels") or {} if name not in kept]
+
+
+def _changes(own: Mapping[str, Any], env: Sequence[str]) -> list[str]:
+    pairs = (item.partition("=") for item in env)
+    changes = [f"ENV {name}={json.dumps(value)}" for name, _, value in pairs]
+    changes += [f"EXPOSE {port}" for port in own.get("ExposedPorts") or ()]
+    for word, field in (("USER", "User"), ("WORKDIR", "WorkingDir")):
+        if own.get(field):
+            changes.append(f"{word} {own[field]}")
+    for word, field in (("ENTRYPOINT", "Entrypoint"), ("CMD", "Cmd")):
+        if own.get(field):
+            changes.append(f"{word} {json.dumps(own[field])}")
+    return changes
+
+
+async def ours(daemon: Daemon) -> Sequence[Prepared]:
+    """Every image that a build or a snapshot made."""
+
+    def look(api: Any) -> list[Mapping[str, Any]]:
+        rows: dict[str, Mapping[str, Any]] = {}
+        for label in (building.LABEL, SNAPSHOT):
+            rows.update((row["Id"], row) for row in api.images(filters={"label": label}))
+        return list(rows.values())
+
+    rows = await daemon.call("listing images", look)
+    names = [(name, str(row["Id"])) for row in rows for name in (row.get("RepoTags") or [row["Id"]])]
+    return [Prepared(i if name == "<none>:<none>" else name, digest=i, owned=True) for name, i in names]
+
+
+async def remove(daemon: Daemon, name: str) -> None:
+    """Remove one image; that it is not there is fine."""
+
+    def gone(api: Any) -> None:
+        try:
+            api.remove_image(name)
+        except Exception as error:
+            if getattr(getattr(error, "response", None), "status_code", None) != 404:
+                raise
+
+    await daemon.call(f"removing the image {name}", gone)
