@@ -6,6 +6,7 @@ server's pings, sends ours, and notices a dead server, so that a model may think
 
 from __future__ import annotations
 
+import select
 import socket
 import ssl
 import threading
@@ -22,8 +23,6 @@ if TYPE_CHECKING:
     from openenv_sandbox.client.target import Target
 
 _CHUNK = 256 * 1024
-_QUIET_S = 0.5
-"""After a pause this long the socket is looked at before anything is sent."""
 
 
 class BlockingConnection(Connection):
@@ -39,6 +38,7 @@ class BlockingConnection(Connection):
         self._heard = self._used = time.monotonic()
         self._pinged: float | None = None
         self._messages: list[tuple[int, bytes]] = []
+        self._poll: select.poll | None = None
 
     # -------------------------------------------------------------------------------------------------- opening
 
@@ -90,6 +90,9 @@ class BlockingConnection(Connection):
             raise handshake.refused(self.target, head, self._body(head, rest))
         self.limit = handshake.check_upgrade(self.target, head, key)
         self._heard = self._used = time.monotonic()
+        if hasattr(select, "poll") and self._sock is not None:
+            self._poll = select.poll()
+            self._poll.register(self._sock, select.POLLIN)
         if rest:
             self._take(rest)
 
@@ -133,7 +136,7 @@ class BlockingConnection(Connection):
         """See `Connection.exchange`; blocks the calling thread."""
         with self._lock:
             now = time.monotonic()
-            if now - self._used > _QUIET_S or self._heard == self._used:
+            if self._readable():  # a ping, a close, or what nobody asked for
                 self._look()
             early = self._ready()
             if early is not None:
@@ -217,6 +220,14 @@ class BlockingConnection(Connection):
         if wait != self._socket_timeout and self._sock is not None:
             self._sock.settimeout(wait)
             self._socket_timeout = wait
+
+    def _readable(self) -> bool:
+        sock = self._sock
+        if sock is None:
+            return False
+        if isinstance(sock, ssl.SSLSocket) and sock.pending():
+            return True
+        return bool(self._poll.poll(0) if self._poll is not None else select.select((sock,), (), (), 0)[0])
 
     def _look(self, cut: OSError | None = None) -> None:
         """Take what lies in the socket, without waiting."""

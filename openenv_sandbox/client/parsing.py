@@ -113,7 +113,7 @@ def finish(result: Any, payload: dict[str, Any]) -> Any:
     """Complete what a client's own ``_parse_result`` made: truncation, and reward and done on the observation too."""
     if not isinstance(result, StepResult):
         return result
-    if not result.truncated and truncated_flag(payload):
+    if result.done and not result.truncated and truncated_flag(payload):
         result.truncated = True
         result.terminated = False
     observation = result.observation

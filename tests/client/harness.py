@@ -62,6 +62,8 @@ class EnvServer:
         self.paths: list[str] = []
         self._handler = handler or EnvServer.play
         self._thread = LoopThread()
+        self._idle = asyncio.Event()
+        self._idle.set()
         options = {"compression": None, "max_size": 256 * 2**20, **options}
 
         async def start() -> Server:
@@ -77,12 +79,15 @@ class EnvServer:
         self.paths.append(ws.request.path)
         self.open += 1
         self.opened += 1
+        self._idle.clear()
         try:
             await self._handler(self, ws)
         except ConnectionClosed:
             pass
         finally:
             self.open -= 1
+            if not self.open:
+                self._idle.set()
 
     async def play(self, ws: ServerConnection) -> None:
         count = 0
@@ -118,12 +123,7 @@ class EnvServer:
 
     def wait_closed(self) -> None:
         """Return when no session is open any more."""
-
-        async def wait() -> None:
-            while self.open:
-                await asyncio.sleep(0.005)
-
-        self._thread.call(wait)
+        self._thread.call(self._idle.wait)
 
     def __enter__(self) -> EnvServer:
         return self

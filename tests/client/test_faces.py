@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import asyncio
 import threading
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
 import pytest
 
@@ -12,7 +12,8 @@ from openenv_sandbox.client import EnvClient, GenericAction, GenericEnvClient, S
 from openenv_sandbox.errors import ConfigError, UsageError
 from openenv_sandbox.models import Action, Observation, State
 
-from .harness import EnvServer
+if TYPE_CHECKING:
+    from .harness import EnvServer
 
 pytestmark = pytest.mark.anyio
 
