@@ -1,0 +1,68 @@
+"""Make the published package in an environment of its own, once, and print its interpreter.
+
+    python scripts/interop_env.py [VERSION]
+
+The environments lie under OPENENV_INTEROP_DIR, or under the user's cache folder; a later run finds them there.
+OPENENV_INTEROP_DIR may also be an environment that holds the version asked for.
+"""
+
+from __future__ import annotations
+
+import os
+import shutil
+import subprocess
+import sys
+from pathlib import Path
+
+DEFAULT = "0.10.0"
+# 0.6.0 was published for an older generation of what it depends on and does not bound it.
+EXTRA = {"0.6.0": ["fastmcp<4"], "0.10.0": ["fastmcp<4"]}
+
+
+def folder() -> Path:
+    """Where the environments are."""
+    named = os.environ.get("OPENENV_INTEROP_DIR")
+    cache = os.environ.get("XDG_CACHE_HOME") or Path.home() / ".cache"
+    return Path(named) if named else Path(cache) / "openenv" / "interop"
+
+
+def installed(python: Path) -> str | None:
+    """Version of the published package that an interpreter has."""
+    code = "import importlib.metadata as m; print(m.version('openenv'))"
+    try:
+        done = subprocess.run([python, "-c", code], capture_output=True, text=True, timeout=60)
+    except (OSError, subprocess.TimeoutExpired):
+        return None
+    return done.stdout.strip() if done.returncode == 0 else None
+
+
+def find(version: str) -> Path | None:
+    """The interpreter that has ``version``, if it was made before."""
+    for python in (folder() / "bin" / "python", folder() / version / "bin" / "python"):
+        if installed(python) == version:
+            return python
+    return None
+
+
+def make(version: str) -> Path:
+    """Make the environment; a half-made one is made again."""
+    target = folder() / version
+    if (folder() / "bin" / "python").exists():
+        sys.exit(f"OPENENV_INTEROP_DIR is an environment without openenv {version}; name a folder of environments")
+    shutil.rmtree(target, ignore_errors=True)
+    target.parent.mkdir(parents=True, exist_ok=True)
+    subprocess.run([sys.executable, "-m", "venv", str(target)], check=True)
+    python = target / "bin" / "python"
+    packages = [f"openenv=={version}", *EXTRA.get(version, [])]
+    subprocess.run([python, "-m", "pip", "install", "-q", *packages], check=True, stdout=sys.stderr)
+    return python
+
+
+def main() -> None:
+    """Print the interpreter."""
+    version = sys.argv[1] if len(sys.argv) > 1 else DEFAULT
+    sys.stdout.write(f"{find(version) or make(version)}\n")
+
+
+if __name__ == "__main__":
+    main()
