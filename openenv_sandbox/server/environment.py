@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import inspect
 from abc import ABC, abstractmethod
-from collections.abc import Awaitable, Callable, Iterable
 from typing import Any, ClassVar, Generic, TypeVar, cast
 
 from pydantic import BaseModel, ConfigDict, Field
@@ -145,7 +144,7 @@ class Environment(ABC, Generic[ActT, ObsT, StateT]):
         """HTML for the web page; None shows the observation as JSON."""
         return None
 
-    def web_actions(self, observation: dict[str, Any]) -> Iterable[tuple[str, dict[str, Any]]]:
+    def web_actions(self, observation: dict[str, Any]) -> list[tuple[str, dict[str, Any]]]:
         """Buttons for the web page: (label, action)."""
         return []
 
@@ -167,7 +166,7 @@ class Environment(ABC, Generic[ActT, ObsT, StateT]):
     async def _reset_rubric_async(self) -> None:
         if self.rubric is None:
             return
-        reset: Callable[[], Awaitable[None] | None] = getattr(self.rubric, "reset_async", None) or self.rubric.reset
-        waiting = reset()
+        reset = getattr(self.rubric, "reset_async", None) or self.rubric.reset
+        waiting: Any = reset()
         if inspect.isawaitable(waiting):
             await waiting

@@ -1,0 +1,146 @@
+"""Who may talk to the server: token, Host and Origin, checked before anything else.
+
+One ASGI middleware that only reads headers, so that ``/ws`` costs nothing more than that.
+"""
+
+from __future__ import annotations
+
+import hmac
+import ipaddress
+import os
+from typing import TYPE_CHECKING, Any
+from urllib.parse import urlsplit
+
+if TYPE_CHECKING:
+    from collections.abc import Awaitable, Callable, Iterable, MutableMapping
+
+    Message = MutableMapping[str, Any]
+    Receive = Callable[[], Awaitable[Message]]
+    Send = Callable[[Message], Awaitable[None]]
+    App = Callable[[Message, Receive, Send], Awaitable[None]]
+
+TOKEN_HEADER = b"x-openenv-token"
+OPEN_PATHS = frozenset(("/health",))
+
+
+class AccessMiddleware:
+    """Refuses requests without the token (401), for a foreign Host or from a foreign Origin (403).
+
+    With a token any Host passes. Without one: IP literals, single-label names, ``SPACE_HOST`` and
+    ``OPENENV_ALLOWED_HOSTS`` (names, ``.example.org`` for all below it, ``*`` for all).
+
+    Args:
+        app: What is protected.
+        token: The token; by default ``OPENENV_AUTH_TOKEN``, and none when that is empty.
+    """
+
+    def __init__(self, app: App, token: str | None = None) -> None:
+        self._app = app
+        token = token if token is not None else os.environ.get("OPENENV_AUTH_TOKEN", "")
+        self._token = token.strip().encode()
+        self._hosts = frozenset(_split("OPENENV_ALLOWED_HOSTS") | _split("SPACE_HOST"))
+        self._origins = frozenset(origin.rstrip("/") for origin in _split("OPENENV_ALLOWED_ORIGINS"))
+
+    async def __call__(self, scope: Message, receive: Receive, send: Send) -> None:
+        """Pass the request on, or refuse it."""
+        if scope["type"] in ("http", "websocket"):
+            refusal = self._refusal(scope)
+            if refusal is not None:
+                await _refuse(scope, receive, send, *refusal)
+                return
+        await self._app(scope, receive, send)
+
+    def _refusal(self, scope: Message) -> tuple[int, str] | None:
+        host = forwarded = origin = b""
+        tokens: list[bytes] = []
+        for name, value in scope["headers"]:
+            if name == b"host":
+                host = value
+            elif name == b"origin":
+                origin = value
+            elif name == b"x-forwarded-host":
+                forwarded = value.split(b",")[0].strip()
+            elif name == TOKEN_HEADER:
+                tokens.append(value)
+            elif name == b"authorization" and value[:7].lower() == b"bearer ":
+                tokens.append(value[7:].strip())
+        if origin and not self._origin_allowed(origin, (host, forwarded)):
+            return 403, "This Origin is not allowed here; list it in OPENENV_ALLOWED_ORIGINS."
+        if not self._token:
+            if not self._host_allowed(host):
+                return 403, "This Host is not served; list it in OPENENV_ALLOWED_HOSTS or set OPENENV_AUTH_TOKEN."
+        elif scope["path"] not in OPEN_PATHS and not any(hmac.compare_digest(t, self._token) for t in tokens):
+            return 401, "A token is needed: Authorization: Bearer <token>, or X-OpenEnv-Token."
+        return None
+
+    def _host_allowed(self, raw: bytes) -> bool:
+        name = _hostname(raw.decode("latin-1"))
+        if "." not in name and ":" not in name:  # includes an absent Host and localhost
+            return True
+        return _is_address(name) or _listed(name, self._hosts)
+
+    def _origin_allowed(self, raw: bytes, hosts: Iterable[bytes]) -> bool:
+        origin = raw.decode("latin-1").lower().rstrip("/")
+        if origin in self._origins or "*" in self._origins:
+            return True
+        try:
+            parts = urlsplit(origin)
+            port = parts.port or {"http": 80, "https": 443}.get(parts.scheme)
+        except ValueError:
+            return False
+        if not parts.hostname:
+            return False
+        return any(host and _same(parts.hostname, port, host.decode("latin-1")) for host in hosts)
+
+
+def _split(variable: str) -> set[str]:
+    return {item.strip().lower() for item in os.environ.get(variable, "").split(",") if item.strip()}
+
+
+def _hostname(host: str) -> str:
+    host = host.strip().lower()
+    if host.startswith("["):
+        return host[1:].partition("]")[0]
+    name, _, port = host.rpartition(":")
+    return name if name and port.isdigit() else host
+
+
+def _is_address(name: str) -> bool:
+    try:
+        ipaddress.ip_address(name)
+    except ValueError:
+        return False
+    return True
+
+
+def _listed(name: str, allowed: frozenset[str]) -> bool:
+    return (
+        "*" in allowed
+        or name.rstrip(".") in allowed
+        or any(item.startswith(".") and name.endswith(item) for item in allowed)
+    )
+
+
+def _same(name: str, port: int | None, host: str) -> bool:
+    if _hostname(host) != name:
+        return False
+    given = host.rpartition(":")[2]
+    # Without a port the Host header says nothing about the scheme, which a proxy in front may have changed.
+    return int(given) == port if given.isdigit() and not host.endswith("]") and ":" in host else port in (80, 443)
+
+
+async def _refuse(scope: Message, receive: Receive, send: Send, status: int, text: str) -> None:
+    body = text.encode()
+    headers = [(b"content-type", b"text/plain; charset=utf-8"), (b"content-length", b"%d" % len(body))]
+    if status == 401:
+        headers.append((b"www-authenticate", b"Bearer"))
+    if scope["type"] == "http":
+        await send({"type": "http.response.start", "status": status, "headers": headers})
+        await send({"type": "http.response.body", "body": body})
+        return
+    await receive()
+    if "websocket.http.response" in (scope.get("extensions") or {}):
+        await send({"type": "websocket.http.response.start", "status": status, "headers": headers})
+        await send({"type": "websocket.http.response.body", "body": body})
+    else:  # such a server answers the upgrade with 403
+        await send({"type": "websocket.close", "code": 1008, "reason": text})
