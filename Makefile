@@ -12,8 +12,8 @@ demo: $(VENV)/.demo
 
 test: lint types quick
 
-test-all: test wheel-test wire-pythons interop full
-	$(PY) scripts/verified.py
+test-all: $(VENV)/.dev base-image
+	OPENENV_BASE_IMAGE=openenv-base:local $(PY) scripts/test_all.py
 
 $(VENV)/bin/python:
 	sh scripts/venv.sh $(VENV)
