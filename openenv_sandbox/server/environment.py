@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import inspect
 from abc import ABC, abstractmethod
-from typing import Any, ClassVar, Generic, TypeVar, cast
+from typing import TYPE_CHECKING, Any, ClassVar, Generic, TypeVar, cast
 
 from pydantic import BaseModel, ConfigDict, Field
 
@@ -97,35 +97,49 @@ class Environment(ABC, Generic[ActT, ObsT, StateT]):
         self.transform = transform
         self.rubric = rubric
 
-    @abstractmethod
-    def reset(self, seed: int | None = None, episode_id: str | None = None, **kwargs: Any) -> ObsT:
-        """Start an episode.
+    if TYPE_CHECKING:
+        # Environments override these with the parameters that they take, often fewer: that is no error to a checker.
+        @abstractmethod
+        def reset(self, *args: Any, **kwargs: Any) -> ObsT: ...  # noqa: D102
 
-        A subclass may take fewer parameters; the server passes those that the signature names.
+        @abstractmethod
+        def step(self, action: ActT, *args: Any, **kwargs: Any) -> ObsT: ...  # noqa: D102
 
-        Args:
-            seed: Makes the episode repeatable, where the environment can.
-            episode_id: Name of the episode.
-            **kwargs: What the environment defines.
-        """
+        async def reset_async(self, *args: Any, **kwargs: Any) -> ObsT: ...  # noqa: D102
 
-    @abstractmethod
-    def step(self, action: ActT, timeout_s: float | None = None, **kwargs: Any) -> ObsT:
-        """Take one action.
+        async def step_async(self, action: ActT, *args: Any, **kwargs: Any) -> ObsT: ...  # noqa: D102
 
-        Args:
-            action: What to do.
-            timeout_s: Seconds the caller is ready to wait.
-            **kwargs: What the environment defines.
-        """
+    else:
 
-    async def reset_async(self, seed: int | None = None, episode_id: str | None = None, **kwargs: Any) -> ObsT:
-        """Asynchronous `reset`; the server calls it only where it is overridden."""
-        return self.reset(seed=seed, episode_id=episode_id, **kwargs)
+        @abstractmethod
+        def reset(self, seed: int | None = None, episode_id: str | None = None, **kwargs: Any) -> ObsT:
+            """Start an episode.
 
-    async def step_async(self, action: ActT, timeout_s: float | None = None, **kwargs: Any) -> ObsT:
-        """Asynchronous `step`; the server calls it only where it is overridden."""
-        return self.step(action, timeout_s=timeout_s, **kwargs)
+            A subclass may take fewer parameters; the server passes those that the signature names.
+
+            Args:
+                seed: Makes the episode repeatable, where the environment can.
+                episode_id: Name of the episode.
+                **kwargs: What the environment defines.
+            """
+
+        @abstractmethod
+        def step(self, action: ActT, timeout_s: float | None = None, **kwargs: Any) -> ObsT:
+            """Take one action.
+
+            Args:
+                action: What to do.
+                timeout_s: Seconds the caller is ready to wait.
+                **kwargs: What the environment defines.
+            """
+
+        async def reset_async(self, seed: int | None = None, episode_id: str | None = None, **kwargs: Any) -> ObsT:
+            """Asynchronous `reset`; the server calls it only where it is overridden."""
+            return self.reset(seed=seed, episode_id=episode_id, **kwargs)
+
+        async def step_async(self, action: ActT, timeout_s: float | None = None, **kwargs: Any) -> ObsT:
+            """Asynchronous `step`; the server calls it only where it is overridden."""
+            return self.step(action, timeout_s=timeout_s, **kwargs)
 
     @property
     @abstractmethod

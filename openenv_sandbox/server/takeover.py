@@ -58,7 +58,7 @@ def _unwrapped(send: Any) -> Any:
 def carrier(receive: Callable[[], Awaitable[Any]], send: Callable[[Any], Awaitable[None]]) -> Any:
     """The protocol object of uvicorn behind the two callables, when its connection can be taken over; else None."""
     protocol: Any = getattr(_unwrapped(send), "__self__", None)
-    if protocol is None or getattr(receive, "__self__", None) is not protocol:
+    if getattr(receive, "__self__", None) is not protocol or protocol is None:
         return None
     cls = type(protocol)
     if (cls.__module__, cls.__qualname__) != _KNOWN:

@@ -5,7 +5,7 @@ from __future__ import annotations
 import asyncio
 import threading
 import time
-from typing import Any
+from typing import Any, ClassVar
 
 from openenv_sandbox.models import Action, Observation, State
 from openenv_sandbox.server import Environment
@@ -27,8 +27,8 @@ class Recording(Environment[Do, Saw, State]):
     """Does what the action says, and keeps which threads it was used from. Never calls the base constructor."""
 
     SUPPORTS_CONCURRENT_SESSIONS = True
-    made: list[Recording] = []
-    gates: dict[str, threading.Event] = {}
+    made: ClassVar[list[Recording]] = []
+    gates: ClassVar[dict[str, threading.Event]] = {}
 
     def __init__(self) -> None:
         self.threads = {threading.get_ident()}
