@@ -11,7 +11,7 @@ import re
 import subprocess
 import sys
 import time
-from importlib.metadata import PackageNotFoundError, version
+from importlib.metadata import version
 from pathlib import Path
 from typing import Any
 
@@ -30,7 +30,7 @@ PARTS: dict[str, list[str]] = {
     "pythons": ["make", "wire-pythons"],
     "interop": ["make", "interop"],
 }
-BACKENDS = {"local": ("engine", None), "docker": ("engine", "docker")}
+BACKENDS = {"local": "engine", "docker": "engine"}
 
 
 def run(name: str) -> dict[str, Any]:
@@ -50,11 +50,11 @@ def run(name: str) -> dict[str, Any]:
     return {"passed": code == 0, "seconds": round(time.monotonic() - start), "counts": counts}
 
 
-def sdk_version(distribution: str | None) -> str:
-    try:
-        return f"{distribution} {version(distribution)}" if distribution else ""
-    except PackageNotFoundError:
-        return ""
+def used(backend: str) -> str:
+    """What the backend ran on: its SDK, or the program it starts."""
+    if backend == "local":
+        return subprocess.run(["bwrap", "--version"], capture_output=True, text=True).stdout.strip()
+    return f"docker {version('docker')}"
 
 
 def main() -> None:
@@ -70,9 +70,8 @@ def main() -> None:
         stamp = {"commit": commit.strip(), "date": time.strftime("%Y-%m-%d")}
         record["parts"][name] = {**stamp, **outcome}
         if name in BACKENDS:
-            how, distribution = BACKENDS[name]
             if outcome["passed"]:
-                record["backends"][name] = {"how": how, "sdk": sdk_version(distribution), **stamp}
+                record["backends"][name] = {"how": BACKENDS[name], "sdk": used(name), **stamp}
             else:
                 record["backends"].pop(name, None)
         TARGET.write_text(json.dumps(record, indent=2, sort_keys=True) + "\n", encoding="utf-8")
