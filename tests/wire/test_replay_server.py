@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+from contextlib import ExitStack
 from typing import TYPE_CHECKING, Any
 
 import httpx
@@ -27,6 +28,7 @@ class Replay:
     def __init__(self, address: str) -> None:
         self.address = address
         self.http = httpx.Client(base_url=f"http://{address}", timeout=DEADLINE, trust_env=False)
+        self.stack = ExitStack()
         self.sockets: dict[str, ClientConnection] = {}
         self.closed: set[str] = set()
         self.ids = normalise.Ids()
@@ -34,8 +36,7 @@ class Replay:
 
     def close(self) -> None:
         self.http.close()
-        for socket in self.sockets.values():
-            socket.close()
+        self.stack.close()
 
     def play(self, record: dict[str, Any]) -> None:
         case, kind = record["case"], record.get("t")
@@ -67,7 +68,8 @@ class Replay:
             self._compare(case, record["frame"], normalise.without_additions(seen))
 
     def _open(self, path: str) -> ClientConnection:
-        return connect(f"ws://{self.address}{self.ids.sent(path)}", proxy=None, max_size=None, open_timeout=DEADLINE)
+        url = f"ws://{self.address}{self.ids.sent(path)}"
+        return self.stack.enter_context(connect(url, proxy=None, max_size=None, open_timeout=DEADLINE))
 
     def _send(self, record: dict[str, Any]) -> None:
         frame = record["frame"]
