@@ -7,8 +7,10 @@ a ``kill -9`` of the client's process, changes nothing here. A request goes on w
 from __future__ import annotations
 
 import base64
+import contextlib
 import json
 import shutil
+import socket
 import socketserver
 import threading
 import time
@@ -327,6 +329,11 @@ class _Handler(socketserver.StreamRequestHandler):
         except FakeApiError as error:
             if error.status:
                 out({"status": error.status, "message": error.message, "retry_after": error.retry_after})
+        # Closing with input unread would reset the connection, and the reply could be lost on the way.
+        with contextlib.suppress(OSError):
+            self.request.shutdown(socket.SHUT_WR)
+            while self.rfile.read(1 << 16):
+                pass
 
     def _stdin(self) -> Iterator[bytes]:
         while line := self.rfile.readline():
