@@ -95,10 +95,9 @@ class Breaker:
             now = self._clock()
             self._deaths.append((now, clean(mask(reason)).split("\n")[0][:200]))
             if self._open:
-                self._pause = (
-                    min(LONGEST_S, self._pause * 2) if now >= self._closed_until - self.window else self._pause
-                )
-                self._closed_until = max(self._closed_until, now + self._pause)
+                if self._probing:  # not one of those that were under way when it opened
+                    self._pause, self._probing = min(LONGEST_S, self._pause * 2), False
+                    self._closed_until = now + self._pause
                 return
             while self._deaths[0][0] <= now - self.window:
                 self._deaths.popleft()
@@ -109,8 +108,8 @@ class Breaker:
     def survived(self) -> None:
         """A sandbox has been ready for longer than ``young`` seconds."""
         with self._lock:
-            if self._open:
-                self._open = False
+            if self._probing:  # one made before it opened proves nothing
+                self._open = self._probing = False
                 self._deaths.clear()
 
 

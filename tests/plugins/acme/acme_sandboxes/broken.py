@@ -1,0 +1,3 @@
+"""A backend whose module does not import."""
+
+import a_module_that_nobody_has  # noqa: F401
