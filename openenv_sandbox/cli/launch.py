@@ -68,7 +68,7 @@ class _Interrupt:
             self.terminal.say("removing the sandbox (Ctrl-C again leaves at once)")
             self.task.cancel()
             return
-        from openenv_sandbox.launch import live_refs
+        from openenv_sandbox.launcher import live_refs
 
         for ref in live_refs():
             self.terminal.say(f"left: {ref}; remove it with: openenv stop {ref}")

@@ -231,7 +231,7 @@ class EnvClient(ClientCore, Generic[ActT, ObsT, StateT]):
         """Launch a sandbox of ``image`` (default: this client's own) and connect: see `openenv_sandbox.launch`."""
         from importlib import import_module
 
-        return import_module("openenv_sandbox.launch").launch(image, client=cls, **kwargs)
+        return import_module("openenv_sandbox.launcher").launch(image, client=cls, **kwargs)
 
     # ------------------------------------------------------------------------------- one coroutine for both faces
 
