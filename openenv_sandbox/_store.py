@@ -128,7 +128,8 @@ class Store:
         with self._explained("be written"), self._db:
             self._db.execute(
                 "INSERT INTO sandboxes (key, provider, scope, run, witness, state, note, created_at, updated_at,"
-                " settle_until, expires_at) VALUES (?, ?, ?, ?, ?, 'intent', ?, ?, ?, ?, ?)",
+                " settle_until, expires_at) VALUES (?, ?, ?, ?, ?, 'intent', ?, ?, ?, ?, ?)"
+                " ON CONFLICT (key) DO UPDATE SET settle_until = excluded.settle_until",
                 (key, provider, scope, self.run_id, self._witness, note, now, now, settle_until, expires_at),
             )
 
