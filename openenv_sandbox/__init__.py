@@ -55,6 +55,11 @@ if TYPE_CHECKING:
     from openenv_sandbox.errors import TrustError as TrustError
     from openenv_sandbox.errors import UnknownProvider as UnknownProvider
     from openenv_sandbox.errors import UsageError as UsageError
+    from openenv_sandbox.events import Event as Event
+    from openenv_sandbox.launcher import attach as attach
+    from openenv_sandbox.launcher import launch as launch
+    from openenv_sandbox.launcher import live_refs as live_refs
+    from openenv_sandbox.launcher import sandbox as sandbox
     from openenv_sandbox.models import Action as Action
     from openenv_sandbox.models import CallToolAction as CallToolAction
     from openenv_sandbox.models import CallToolObservation as CallToolObservation
@@ -136,6 +141,11 @@ _HOMES = {
     "TrustError": "errors",
     "UnknownProvider": "errors",
     "UsageError": "errors",
+    "Event": "events",
+    "attach": "launcher",
+    "launch": "launcher",
+    "live_refs": "launcher",
+    "sandbox": "launcher",
     "Action": "models",
     "CallToolAction": "models",
     "CallToolObservation": "models",

@@ -7,6 +7,7 @@ from __future__ import annotations
 
 import argparse
 import json
+import logging
 import os
 import socket
 import sys
@@ -99,7 +100,12 @@ class FakeEnv:
                 listener.close()
                 return None
             self._server = serve(
-                self._session, sock=listener, process_request=self._request, compression=None, max_size=64 << 20
+                self._session,
+                sock=listener,
+                process_request=self._request,
+                compression=None,
+                max_size=64 << 20,
+                logger=logging.getLogger("openenv.testing.fake"),
             )
         self.write(b"fake-env listening\n")
         if script.after_s is not None:

@@ -1,0 +1,179 @@
+"""Refusing, before anything is created, what a backend cannot honour; and rounding sizes up to those sold."""
+
+from __future__ import annotations
+
+import ipaddress
+from typing import TYPE_CHECKING, TypeVar
+
+from openenv_sandbox.capabilities import isolation_satisfies
+from openenv_sandbox.errors import CapabilityError
+
+if TYPE_CHECKING:
+    from collections.abc import Callable, Sequence
+
+    from openenv_sandbox.capabilities import Capabilities
+    from openenv_sandbox.provider import Image
+    from openenv_sandbox.spec import SandboxSpec
+
+    _Check = Callable[[SandboxSpec, Image, Capabilities, bool], "tuple[str, str, str] | None"]
+
+Number = TypeVar("Number", int, float)
+
+
+def check(spec: SandboxSpec, image: Image, caps: Capabilities, *, provider: str, serve: bool = True) -> SandboxSpec:
+    """The spec with its sizes rounded up, if ``caps`` can honour it.
+
+    Args:
+        spec: What is asked for.
+        image: Its image, taken apart.
+        caps: What the backend can do.
+        provider: Its name.
+        serve: A server shall be reached in it.
+
+    Raises:
+        CapabilityError: Names the field and the backends that could.
+    """
+    for one in _CHECKS:
+        found = one(spec, image, caps, serve)
+        if found is not None:
+            field, text, hint = found
+            others = _alternatives(one, spec, image, serve, provider)
+            more = f"{', '.join(others)} can" if others else ""
+            raise CapabilityError(
+                f"{provider} cannot honour {field}: {text}",
+                provider=provider,
+                field=field,
+                alternatives=others,
+                hint="; ".join(part for part in (hint, more) if part) or None,
+            )
+    return _rounded(spec, caps)
+
+
+def _alternatives(one: _Check, spec: SandboxSpec, image: Image, serve: bool, provider: str) -> list[str]:
+    from openenv_sandbox import registry
+
+    return [
+        entry.name
+        for entry in registry.entries()
+        if entry.cls is not None and entry.name != provider and one(spec, image, entry.cls.capabilities, serve) is None
+    ]
+
+
+def _image(spec: SandboxSpec, image: Image, caps: Capabilities, serve: bool) -> tuple[str, str, str] | None:
+    if image.kind in caps.images:
+        return None
+    takes = ", ".join(sorted(caps.images)) or "none"
+    hint = "build and push it, and give its ref" if image.kind == "folder" and "ref" in caps.images else ""
+    return "image", f"{image.source or image.name} is a {image.kind}; it takes: {takes}", hint
+
+
+def _command(spec: SandboxSpec, image: Image, caps: Capabilities, serve: bool) -> tuple[str, str, str] | None:
+    if caps.start == "image" and spec.command is not None:
+        return "command", "it runs the image's own command only", "put the command into the image"
+    if caps.start == "exec" and caps.exec is None and serve:
+        return "command", "it has no way to start a server", ""
+    return None
+
+
+def _ports(spec: SandboxSpec, image: Image, caps: Capabilities, serve: bool) -> tuple[str, str, str] | None:
+    if caps.ports == "none" and (serve or spec.ports):
+        return "port", "it gives no way to a port inside", "sandbox() without a server works"
+    return None
+
+
+def _exposure(spec: SandboxSpec, image: Image, caps: Capabilities, serve: bool) -> tuple[str, str, str] | None:
+    if caps.ports == "none":
+        return None
+    for port in spec.all_ports:
+        if port.visibility not in caps.exposure:
+            field = "exposure" if port.number == spec.port else f"ports[{port.number}].visibility"
+            if port.visibility == "private":
+                hint = 'exposure="public" accepts that anyone who knows the address reaches the port'
+                return field, "it can publish a port only openly", hint
+            return field, "it cannot publish a port openly", 'leave exposure="private"'
+    return None
+
+
+def _isolation(spec: SandboxSpec, image: Image, caps: Capabilities, serve: bool) -> tuple[str, str, str] | None:
+    if isolation_satisfies(caps.isolation, spec.isolation):
+        return None
+    return "isolation", f"{spec.isolation} is asked for, it offers {caps.isolation}", ""
+
+
+def _network(spec: SandboxSpec, image: Image, caps: Capabilities, serve: bool) -> tuple[str, str, str] | None:
+    policy, wanted = spec.network, set[str]()
+    if policy.mode != "allowlist":
+        wanted.add(policy.mode)
+    for host in policy.hosts:
+        wanted.add("wildcard" if "*" in host else "hosts")
+    for cidr in policy.cidrs:
+        wanted.add("cidr4" if ipaddress.ip_network(cidr, strict=False).version == 4 else "cidr6")
+    missing = sorted(wanted - set(caps.network))
+    if not missing:
+        return None
+    has = ", ".join(sorted(caps.network)) or "nothing"
+    return "network", f"{policy.mode} needs {', '.join(missing)}; it enforces: {has}", ""
+
+
+def _gpus(spec: SandboxSpec, image: Image, caps: Capabilities, serve: bool) -> tuple[str, str, str] | None:
+    gpu = spec.resources.gpu
+    if gpu is None or "*" in caps.gpus or gpu[0].upper() in (model.upper() for model in caps.gpus):
+        return None
+    return "resources.gpus", f"{gpu[0]} is not among {', '.join(caps.gpus) or 'its (no) GPUs'}", ""
+
+
+def _sizes(spec: SandboxSpec, image: Image, caps: Capabilities, serve: bool) -> tuple[str, str, str] | None:
+    for name in ("cpus", "memory_mb", "disk_mb"):
+        wanted = getattr(spec.resources, name)
+        if wanted is None:
+            continue
+        if name not in caps.sizes.limits:
+            return f"resources.{name}", "it cannot bound it", "leave it out"
+        sold: Sequence[float] = getattr(caps.sizes, name)
+        if sold and wanted > sold[-1]:
+            return f"resources.{name}", f"{wanted:g} is more than the largest it sells, {sold[-1]:g}", ""
+    return None
+
+
+def _user(spec: SandboxSpec, image: Image, caps: Capabilities, serve: bool) -> tuple[str, str, str] | None:
+    if spec.user is None or caps.user or caps.start == "exec":
+        return None
+    return "user", "it runs the image's user", "set USER in the image"
+
+
+def _lifetime(spec: SandboxSpec, image: Image, caps: Capabilities, serve: bool) -> tuple[str, str, str] | None:
+    wanted, most = spec.timeouts.effective_lifetime, caps.max_lifetime_s
+    if most is None or wanted <= most:
+        return None
+    hint = "shorten timeouts.episode or timeouts.margin"
+    return "timeouts.lifetime", f"{wanted:g} s is longer than its longest, {most:g} s", hint
+
+
+_CHECKS: tuple[_Check, ...] = (
+    _image,
+    _command,
+    _ports,
+    _exposure,
+    _isolation,
+    _network,
+    _gpus,
+    _sizes,
+    _user,
+    _lifetime,
+)
+
+
+def _rounded(spec: SandboxSpec, caps: Capabilities) -> SandboxSpec:
+    sizes, wanted = caps.sizes, spec.resources
+    update = {
+        "cpus": _up(wanted.cpus, sizes.cpus),
+        "memory_mb": _up(wanted.memory_mb, sizes.memory_mb),
+        "disk_mb": _up(wanted.disk_mb, sizes.disk_mb),
+    }
+    return spec.model_copy(update={"resources": wanted.model_copy(update=update)})
+
+
+def _up(wanted: Number | None, sold: Sequence[Number]) -> Number | None:
+    if wanted is None or not sold:
+        return wanted
+    return min(size for size in sold if size >= wanted)
