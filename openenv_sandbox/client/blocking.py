@@ -64,7 +64,7 @@ class BlockingConnection(Connection):
             self._shut()
             if isinstance(error, ConnectError):
                 raise
-            raise handshake.failed(target, str(error) or type(error).__name__) from error
+            raise handshake.failed(target, handshake.os_reason(error)) from error
         except BaseException:
             self._shut()
             raise
@@ -73,7 +73,14 @@ class BlockingConnection(Connection):
 
     def _dial(self, deadline: float) -> None:
         target = self.target
-        self._sock = _connect(target.dial, deadline)
+        for last, host in target.dial_hosts():
+            try:
+                self._sock = _connect((host, target.dial[1]), deadline)
+                break
+            except OSError:
+                if last:
+                    raise
+        assert self._sock is not None
         tune(self._sock)
         if target.proxy is not None:
             head, rest = self._ask(handshake.connect_request(target), deadline)

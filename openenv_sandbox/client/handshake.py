@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import os
 import re
 from dataclasses import dataclass
 from typing import TYPE_CHECKING
@@ -108,6 +109,13 @@ def excerpt(body: bytes) -> str:
 def failed(target: Target, why: str, *, retryable: bool = True, hint: str | None = None) -> ConnectError:
     """The error for a connection that did not come about."""
     return ConnectError(f"Failed to connect to {target.url}: {why}", retryable=retryable, hint=hint)
+
+
+def os_reason(error: OSError) -> str:
+    """What an operating system error says, the same from either transport."""
+    if error.errno is not None and error.errno > 0:
+        return f"[Errno {error.errno}] {os.strerror(error.errno)}"
+    return str(error) or type(error).__name__
 
 
 def hung_up(target: Target) -> ConnectError:

@@ -70,6 +70,12 @@ class Target:
         host = f"[{self.host}]" if ":" in self.host else self.host
         return host if self.port == _PORTS[self.scheme] else f"{host}:{self.port}"
 
+    def dial_hosts(self) -> list[tuple[bool, str]]:
+        """Hosts to dial, in order, each with whether it is the last; ``localhost`` may listen on either address."""
+        host = self.dial[0]
+        hosts = [host, "127.0.0.1", "::1"] if host.lower() == "localhost" else [host]
+        return [(index == len(hosts) - 1, name) for index, name in enumerate(hosts)]
+
 
 def split_base(base_url: str) -> SplitResult:
     """The parts of a base URL; without a scheme it is ``http``.

@@ -70,7 +70,7 @@ class AsyncConnection(Connection, asyncio.BufferedProtocol):
             self._drop()
             if isinstance(error, ConnectError):
                 raise
-            raise handshake.failed(target, str(error) or type(error).__name__) from error
+            raise handshake.failed(target, handshake.os_reason(error)) from error
         except BaseException:
             self._drop()
             raise
@@ -84,7 +84,13 @@ class AsyncConnection(Connection, asyncio.BufferedProtocol):
             extra["happy_eyeballs_delay"] = 0.25
         if target.tls is not None and target.proxy is None:
             extra.update(ssl=target.tls, server_hostname=target.host)
-        await self.loop.create_connection(lambda: self, target.dial[0], target.dial[1], **extra)
+        for last, host in target.dial_hosts():
+            try:
+                await self.loop.create_connection(lambda: self, host, target.dial[1], **extra)
+                break
+            except OSError as error:
+                if last or isinstance(error, ssl.SSLError):
+                    raise
         if target.proxy is not None:
             self._write(handshake.connect_request(target))
             head, rest = await self._response()

@@ -34,7 +34,7 @@ class LoopThread:
 
     def stop(self) -> None:
         async def cancel() -> None:
-            rest = asyncio.all_tasks() - {asyncio.current_task()}  # type: ignore[arg-type]
+            rest = [task for task in asyncio.all_tasks() if task is not asyncio.current_task()]
             for task in rest:
                 task.cancel()
             await asyncio.gather(*rest, return_exceptions=True)
@@ -67,10 +67,12 @@ class EnvServer:
         options = {"compression": None, "max_size": 256 * 2**20, **options}
 
         async def start() -> Server:
-            return await serve(self._serve, host, 0, **options)
+            started: Server = await serve(self._serve, host, 0, **options)
+            return started
 
-        self.server: Server = self._thread.call(start)
-        self.port: int = next(iter(self.server.sockets)).getsockname()[1]
+        server: Server = self._thread.call(start)
+        self.server = server
+        self.port: int = next(iter(server.sockets)).getsockname()[1]
         self.url = f"http://127.0.0.1:{self.port}"
 
     async def _serve(self, ws: ServerConnection) -> None:

@@ -49,7 +49,7 @@ class ThreeMethods(EnvClient[Any, Any, Any]):
     def _parse_state(self, payload: dict[str, Any]) -> State:
         return State(**payload)
 
-    def step(self, action: Any, render: bool = False, **kwargs: Any) -> Any:  # type: ignore[override]
+    def step(self, action: Any, render: bool = False, **kwargs: Any) -> Any:
         return super().step(f"{action}!" if render else action)
 
 

@@ -181,7 +181,7 @@ async def never_acks(server: EnvServer, ws: ServerConnection) -> None:
     # Below the library: it would answer the close by itself.
     await ws.recv()
     await ws.send(json.dumps(observation({}, 0.0)))
-    ws.transport.pause_reading()  # type: ignore[attr-defined]
+    ws.transport.pause_reading()
     await asyncio.sleep(60)
 
 
