@@ -141,7 +141,7 @@ def load(
     """
     from openenv_sandbox import registry
 
-    known = sorted({*registry.names(), *registry.RESERVED, *registry.ALIASES})
+    known = registry.known_names()
     given = {key: value for key, value in (arguments or {}).items() if value is not None}
     environment, warnings = files.from_environment(known)
     sources: list[tuple[Kind, Path, dict[str, Any]]] = []

@@ -121,6 +121,11 @@ def names() -> list[str]:
     return [entry.name for entry in entries() if not entry.broken]
 
 
+def known_names() -> list[str]:
+    """Every name that may stand in configuration, aliases included. Imports no backend."""
+    return sorted({*RESERVED, *ALIASES, *_temporary, *(point.name for point in entry_points(group=GROUP))})
+
+
 def get(name: str) -> type[SandboxProvider]:
     """The class of a backend.
 

@@ -16,7 +16,7 @@ pytestmark = pytest.mark.anyio
 class Counted(FakeProvider):
     name = "counted"
     made: list[Counted]
-    closed: int
+    closes: int
     threads: set[int]
     failures: int
     gate: threading.Event
@@ -32,14 +32,14 @@ class Counted(FakeProvider):
         cls.made.append(self)
 
     async def aclose(self) -> None:
-        type(self).closed += 1
+        type(self).closes += 1
 
 
 @pytest.fixture
 def counted() -> type[Counted]:
     gate = threading.Event()
     gate.set()
-    return type("Counted", (Counted,), {"made": [], "closed": 0, "threads": set(), "failures": 0, "gate": gate})
+    return type("Counted", (Counted,), {"made": [], "closes": 0, "threads": set(), "failures": 0, "gate": gate})
 
 
 async def test_equal_options_share_one_instance_until_the_last_release(counted: type[Counted]) -> None:
@@ -48,13 +48,13 @@ async def test_equal_options_share_one_instance_until_the_last_release(counted: 
     assert first.provider is second.provider is not other.provider
     await first.release()
     await first.release()
-    assert counted.closed == 0
+    assert counted.closes == 0
     await second.release()
-    assert counted.closed == 1
+    assert counted.closes == 1
     async with await registry.acquire(counted) as again:
         assert again is not first.provider
     await other.release()
-    assert (len(counted.made), counted.closed) == (3, 3)
+    assert (len(counted.made), counted.closes) == (3, 3)
 
 
 async def test_the_constructor_runs_in_another_thread(counted: type[Counted], no_blocking: None) -> None:
@@ -75,7 +75,7 @@ async def test_another_loop_gets_its_own(counted: type[Counted]) -> None:
 
     assert await asyncio.to_thread(elsewhere) is not lease.provider
     await lease.release()
-    assert counted.closed == 2
+    assert counted.closes == 2
 
 
 async def test_a_failed_construction_is_not_remembered(counted: type[Counted]) -> None:
@@ -85,7 +85,7 @@ async def test_a_failed_construction_is_not_remembered(counted: type[Counted]) -
     assert isinstance(caught.value.__cause__, ValueError)
     lease = await registry.acquire(counted)
     await lease.release()
-    assert counted.closed == 1
+    assert counted.closes == 1
 
 
 async def test_an_sdk_that_exits_the_process_does_not(counted: type[Counted]) -> None:
@@ -108,7 +108,7 @@ async def test_a_cancelled_waiter_leaves_nothing_behind(counted: type[Counted]) 
     counted.gate.set()
     while _leases._closing:
         await asyncio.wait(_leases._closing, timeout=20)
-    assert counted.closed == 1
+    assert counted.closes == 1
     assert not _leases._slots
 
 
@@ -116,7 +116,7 @@ async def test_a_close_that_hangs_is_left_behind(
     counted: type[Counted], monkeypatch: pytest.MonkeyPatch, caplog: pytest.LogCaptureFixture
 ) -> None:
     class Hanging(Counted):
-        made, closed, threads, failures, gate = [], 0, set(), 0, counted.gate
+        made, closes, threads, failures, gate = [], 0, set(), 0, counted.gate
 
         async def aclose(self) -> None:
             await asyncio.Event().wait()
@@ -132,7 +132,7 @@ async def test_an_instance_is_passed_through_and_not_closed(counted: type[Counte
     lease = await registry.acquire(mine)
     assert lease.provider is mine
     await lease.release()
-    assert counted.closed == 0
+    assert counted.closes == 0
     with pytest.raises(ConfigError, match="exists already"):
         await registry.acquire(mine, {"account": "x"})
 
