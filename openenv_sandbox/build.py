@@ -42,6 +42,7 @@ _BUILDKIT_HINT = (
     "install the BuildKit plugin of the docker CLI: apt-get install docker-buildx-plugin (Docker's own packages) or "
     "docker-buildx (Debian, Ubuntu); the docker CLI 20.10 of Debian 12 (docker.io) has it built in"
 )
+_OFFLINE = re.compile(r"no such host|i/o timeout|failed to do request|network is unreachable", re.IGNORECASE)
 _WHEEL_DIR = "/tmp/.openenv"
 
 
@@ -161,7 +162,12 @@ async def _build(
     pack = partial(_pack_folder, plan)
     job = partial(_run, engine, host, buildkit, on_log=on_log)
     on_log(f"building {plan.folder} by {buildkit.kind if buildkit else 'the classic builder'}")
-    await job(pack, plan.name, first, labels, plan.build_args, force)
+    try:
+        await job(pack, plan.name, first, labels, plan.build_args, force)
+    except BuildError as error:
+        if error.hint is None and _OFFLINE.search(error.log or error.message):
+            error.hint = "without a registry: OPENENV_BASE_IMAGE names a base image that the daemon already has"
+        raise
     if wheel_path is not None:
         author = await engine.inspect(first)
         if author is None:

@@ -17,7 +17,7 @@ from openenv_sandbox.provider import ImageConfig
 DEFAULT_PATH = "/usr/local/sbin:/usr/local/bin:/usr/sbin:/usr/bin:/sbin:/bin"
 
 _DIRECTIVE = re.compile(r"#\s*(?P<name>syntax|escape|check)\s*=\s*(?P<value>\S+)\s*\Z", re.IGNORECASE)
-_HEREDOC = re.compile(r"<<-?\s*(?P<quote>[\"']?)(?P<word>[A-Za-z_][A-Za-z0-9_]*)(?P=quote)")
+_HEREDOC = re.compile(r"(?<!<)<<-?(?!<)\s*(?P<quote>[\"']?)(?P<word>[A-Za-z_][A-Za-z0-9_]*)(?P=quote)")
 _VARIABLE = re.compile(r"\\\$|\$(?:\{(?P<braced>\w+)(?::(?P<op>[-+])(?P<word>[^}]*))?\}|(?P<plain>\w+))")
 _BUILDKIT_FLAGS = re.compile(
     r"(?:\A|\s)--(?P<flag>mount|network|security|link|parents|exclude|checksum|keep-git-dir)(?:=|\s|\Z)"

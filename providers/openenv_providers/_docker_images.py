@@ -98,8 +98,8 @@ class _Said(Exception):
 async def commit(daemon: Daemon, info: SandboxInfo, inspected: Mapping[str, Any]) -> Prepared:
     """Keep a container's files as an image, without the variables that were given to the container.
 
-    A plain commit would write them into the image, where secrets outlive the sandbox and travel with it. So, where there
-    are any, the image is made from the files alone, with the start configuration of the container.
+    A plain commit would write them into the image, where secrets outlive the sandbox and travel with it. So, where
+    there are any, the image is made from the files alone, with the start configuration of the container.
 
     Args:
         daemon: The daemon.

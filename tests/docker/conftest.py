@@ -1,0 +1,113 @@
+"""One image for the whole folder, and a daemon that is left as it was found."""
+
+from __future__ import annotations
+
+import asyncio
+import secrets
+from pathlib import Path
+from typing import TYPE_CHECKING, Any
+
+import docker
+import pytest
+from openenv_providers import _docker_images
+from openenv_providers.docker import DockerProvider
+
+from openenv_sandbox import _dockerhost, image
+from openenv_sandbox.provider import Prepared
+from openenv_sandbox.spec import SandboxSpec
+
+if TYPE_CHECKING:
+    from collections.abc import AsyncIterator, Callable, Iterator
+
+    from openenv_sandbox.errors import OpenEnvError
+    from openenv_sandbox.provider import Sandbox
+
+REPO = Path(__file__).resolve().parents[2]
+BASE = "openenv-base:local"
+SLEEP = ("sleep", "600")
+
+
+@pytest.fixture(scope="session")
+def engine() -> Iterator[docker.DockerClient]:
+    """The daemon, seen without the provider under test."""
+    client = docker.DockerClient(base_url=_dockerhost.resolve().url, timeout=120)
+    yield client
+    client.close()
+
+
+@pytest.fixture(scope="session")
+def base_image(engine: docker.DockerClient) -> str:
+    """A base image that needs no registry."""
+    try:
+        engine.images.get(BASE)
+    except docker.errors.ImageNotFound:
+        pytest.fail(f"{BASE} is missing: make base-image")
+    return BASE
+
+
+@pytest.fixture(scope="session")
+def echo_image(
+    engine: docker.DockerClient, base_image: str, tmp_path_factory: pytest.TempPathFactory
+) -> Iterator[Prepared]:
+    """echo_env with the running openenv inside, built once and removed at the end."""
+    from openenv_sandbox.build import build_folder
+
+    folder = image.parse(REPO / "envs" / "echo_env")
+    wheels = tmp_path_factory.mktemp("wheels")
+    before = {name for found in engine.images.list() for name in found.tags}
+    built = asyncio.run(
+        build_folder(
+            folder, host=_dockerhost.resolve(), on_log=lambda line: None, base_image=base_image, cache_dir=wheels
+        )
+    )
+    yield Prepared(built.tag, built.config, built.id, owned=True)
+    if built.tag not in before:
+        engine.images.remove(built.tag, force=True)
+
+
+class Docker:
+    """Makes containers through the provider under a label of its own, and counts what is left of them."""
+
+    def __init__(self, provider: DockerProvider, engine: docker.DockerClient, prepared: Prepared) -> None:
+        self.provider, self.engine, self.prepared = provider, engine, prepared
+        self.run = f"t{secrets.token_hex(6)}"
+
+    def key(self) -> str:
+        return f"oe-{self.run[:8]}-{secrets.token_hex(6)}"
+
+    async def create(self, *, key: str | None = None, prepared: Prepared | None = None, **fields: Any) -> Sandbox:
+        fields = {"command": SLEEP, **fields}
+        prepared = prepared or self.prepared
+        labels = {**fields.pop("labels", {}), "oe-run": self.run, "oe-install": "tests"}
+        spec = SandboxSpec(image=prepared.ref, **fields).model_copy(update={"labels": labels})
+        return await self.provider.create(prepared, spec, key=key or self.key())
+
+    def containers(self) -> list[Any]:
+        """Those of this test, in any state."""
+        return list(self.engine.containers.list(all=True, filters={"label": f"oe-run={self.run}"}))
+
+
+@pytest.fixture
+async def dock(engine: docker.DockerClient, echo_image: Prepared) -> AsyncIterator[Docker]:
+    provider = await asyncio.to_thread(DockerProvider)
+    found = Docker(provider, engine, echo_image)
+    yield found
+    for container in await asyncio.to_thread(found.containers):
+        await asyncio.to_thread(container.remove, force=True, v=True)
+    for prepared in await _docker_images.ours(provider.daemon):
+        if found.run[:8] in prepared.ref:
+            await provider.drop(prepared)
+    await provider.aclose()
+
+
+@pytest.fixture
+def raises() -> Callable[..., Any]:
+    """``pytest.raises`` for one of our errors whose text and hint hold every word."""
+
+    def check(kind: type[OpenEnvError], *words: str) -> Any:
+        def fits(error: OpenEnvError) -> bool:
+            return all(word in str(error) for word in words)
+
+        return pytest.raises(kind, check=fits)
+
+    return check
