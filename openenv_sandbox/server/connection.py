@@ -46,6 +46,7 @@ class Connection(ABC):
         self._waiting: deque[Item] = deque()
         self._waiting_bytes = 0
         self._busy = False
+        self._looping = False
         self._writable = True
         self._paused = False
         self._rpc: asyncio.Task[None] | None = None
@@ -147,8 +148,11 @@ class Connection(ABC):
 
     def _next(self) -> None:
         session = self._session
-        # A loop, as an environment that runs inline answers before submit returns.
-        while self._waiting and self._writable and not self._busy and session is not None and not self.ended.done():
+        if session is None or self._looping:
+            return
+        # A loop and not recursion, as an environment that runs inline answers before submit returns.
+        self._looping = True
+        while self._waiting and self._writable and not self._busy and not self.ended.done():
             opcode, payload = self._waiting.popleft()
             self._waiting_bytes -= len(payload)
             self._busy = True
@@ -158,6 +162,7 @@ class Connection(ABC):
                 self._start_rpc(payload, session)
             else:
                 session.submit(payload, self._answered)
+        self._looping = False
         if self._paused and not self._over_bounds():
             self._paused = False
             self._resume_reading()

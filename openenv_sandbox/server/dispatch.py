@@ -123,7 +123,7 @@ class Dispatcher:
                 data = messages.envelope(codec.fields_of(result))
                 frame = codec.dumps({"type": messages.OBSERVATION, "data": data})
         except SerializationError as error:
-            return self.error(messages.error(messages.SERIALIZATION_ERROR, error.message))
+            return self.error(messages.error(messages.SERIALIZATION_ERROR, error.message.replace("'data.", "'", 1)))
         except Exception as error:  # a serializer of the author's own
             return self.error(failure(error))
         if len(frame) > self.max_message:
