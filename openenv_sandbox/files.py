@@ -106,7 +106,7 @@ class FileMethods:
             SandboxGone: The sandbox ended.
         """
         result = await self._command(
-            _sh(_READ, path, max_bytes, CHUNK), user=user, max_output=CHUNK + 4096, timeout=None
+            sh(_READ, path, max_bytes, CHUNK), user=user, max_output=CHUNK + 4096, timeout=None
         )
         if result.exit_code == 0 and not result.truncated:
             return result.stdout
@@ -130,7 +130,7 @@ class FileMethods:
         """
         size = await self._size(path, max_bytes, user)
         for start in range(0, size, CHUNK):
-            argv = _sh(_PIECE, path, start // _BLOCK, CHUNK // _BLOCK)
+            argv = sh(_PIECE, path, start // _BLOCK, CHUNK // _BLOCK)
             result = await self._command(argv, user=user, max_output=CHUNK, timeout=None)
             want = min(CHUNK, size - start)
             if result.exit_code != 0 or len(result.stdout) < want:
@@ -138,10 +138,10 @@ class FileMethods:
             yield result.stdout[:want]
 
     async def _size(self, path: str, limit: int, user: str | None) -> int:
-        result = await self._command(_sh(_SIZE, path, limit), user=user)
+        result = await self._command(sh(_SIZE, path, limit), user=user)
         if result.exit_code != 0:
             self._refuse(path, result, limit)
-        return int(result.stdout)
+        return self._number(path, result.stdout)
 
     async def write(
         self,
@@ -174,19 +174,19 @@ class FileMethods:
                 self._too_large(path, len(data), max_bytes)
             data = [bytes(data)]
         part = f"{path}.oe-{random.token_hex(4)}"
-        await self._step(path, _sh(_BEGIN, path, part), user)
+        await self._step(path, sh(_BEGIN, path, part), user)
         sent = 0
         try:
             async for piece in _pieces(data, self._piece_size()):
                 sent += len(piece)
                 if sent > max_bytes:
                     self._too_large(path, sent, max_bytes)
-                await self._step(path, _sh(_APPEND, part, sent), user, piece)
-            await self._step(path, _sh(_END, path, part, f"{mode & 0o7777:o}", sent), user)
+                await self._step(path, sh(_APPEND, part, sent), user, piece)
+            await self._step(path, sh(_END, path, part, f"{mode & 0o7777:o}", sent), user)
         except BaseException:
             from openenv_sandbox.lifecycle import finish
 
-            await finish(self._command(_sh('rm -f "$1"', part), user=user), timeout=10)
+            await finish(self._command(sh('rm -f "$1"', part), user=user), timeout=10)
             raise
 
     def _piece_size(self) -> int:
@@ -201,11 +201,16 @@ class FileMethods:
     def _refuse(self, path: str, result: ExecResult, limit: int) -> NoReturn:
         said = result.stderr.decode("utf-8", "replace").strip()
         if result.exit_code == 24:
-            self._too_large(path, int(said or 0), limit)
+            self._too_large(path, self._number(path, result.stderr), limit)
         if result.exit_code == 28:
             raise FileError(f"{path}: the backend delivered less than was sent ({said} bytes arrived)", ref=self.ref)
         why = _WHY.get(result.exit_code, f"exit code {result.exit_code} {said[-200:]}".strip())
         raise FileError(f"{path}: {why}", ref=self.ref)
+
+    def _number(self, path: str, text: bytes) -> int:
+        if not text.strip().isdigit() or len(text) > 32:
+            raise FileError(f"{path}: its size cannot be read", ref=self.ref)
+        return int(text)
 
     def _too_large(self, path: str, size: int, limit: int) -> NoReturn:
         raise FileError(
@@ -214,7 +219,8 @@ class FileMethods:
         )  # fmt: skip
 
 
-def _sh(script: str, *args: object) -> list[str]:
+def sh(script: str, *args: object) -> list[str]:
+    """The argv of a script of ours with its arguments."""
     return ["/bin/sh", "-c", script, "oe", *map(str, args)]
 
 

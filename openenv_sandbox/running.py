@@ -54,7 +54,8 @@ class _Limits:
     max_output: int | None = None
 
 
-_limits: contextvars.ContextVar[_Limits] = contextvars.ContextVar("openenv_exec_limits", default=_Limits())
+_NO_LIMITS = _Limits()
+_limits: contextvars.ContextVar[_Limits] = contextvars.ContextVar("openenv_exec_limits", default=_NO_LIMITS)
 
 
 @contextlib.contextmanager
