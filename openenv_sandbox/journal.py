@@ -114,6 +114,8 @@ class Journal:
     ) -> None:
         """Write down that a sandbox is about to be asked for; on disk when this returns.
 
+        A second intent of the same key only moves ``settle_until``.
+
         Args:
             key: From `new_key`.
             provider: Name of the backend.

@@ -55,6 +55,13 @@ async def test_a_row_goes_from_intention_to_nothing(journal: Journal) -> None:
     assert await journal.rows() == []
 
 
+async def test_a_second_intent_moves_the_time_to_settle(journal: Journal) -> None:
+    key = journal.new_key()
+    await journal.intent(key, "p", "s", 10.0)
+    await journal.intent(key, "p", "s", 20.0)
+    assert [(row.state, row.settle_until) for row in await journal.rows()] == [("intent", 20.0)]
+
+
 async def test_attaching_takes_a_row_over_and_detaching_gives_it_up(journal: Journal) -> None:
     ref = SandboxRef("docker", "s", "abc", "oe-00000000-000000000000", {"token": "sekret"})
     await journal.created(ref, expires_at=5.0)
@@ -139,7 +146,7 @@ async def test_use_from_several_loops(disk: Journal) -> None:
 
 async def test_a_cancelled_call_still_happens_and_says_nothing(disk: Journal) -> None:
     key = disk.new_key()
-    for job in (disk.intent(key, "p", "s", 0.0), disk.intent(key, "p", "s", 0.0)):  # the second breaks the key
+    for job in (disk.intent(key, "p", "s", 0.0), disk.intent("no key at all", "p", "s", 0.0)):
         task = asyncio.create_task(job)
         await asyncio.sleep(0)
         task.cancel()
