@@ -115,6 +115,7 @@ class Bench:
     def __init__(self, case: ProviderCase, provider: SandboxProvider) -> None:
         self.case, self.provider = case, provider
         self.keys: list[str] = []
+        self.faces: list[RunningSandbox] = []
         self.prepared: Prepared | None = None
 
     @property
@@ -170,7 +171,9 @@ class Bench:
         fields.pop("key", None)
         fields.pop("labels", None)
         spec = self.case.make_spec(**fields)
-        return RunningSandbox(sandbox, provider=self.provider, spec=spec, owner=DirectOwner(self.provider, sandbox))
+        owner = DirectOwner(self.provider, sandbox)
+        self.faces.append(RunningSandbox(sandbox, provider=self.provider, spec=spec, owner=owner))
+        return self.faces[-1]
 
     async def connect(self, running: RunningSandbox) -> GenericEnvClient:
         """A client on the server of ``running``, through its endpoint; starts the server where core must."""
@@ -212,7 +215,10 @@ class Bench:
             await asyncio.sleep(0.05)
 
     async def clean(self) -> None:
-        """Delete what was made."""
+        """Delete what was made, and close what carries endpoints."""
+        for face in self.faces:
+            with contextlib.suppress(OpenEnvError):
+                await face.aclose()
         for key in self.keys:
             with contextlib.suppress(OpenEnvError):
                 for ref in await self.provider.find(key):
