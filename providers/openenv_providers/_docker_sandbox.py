@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import asyncio
 import contextlib
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING, Any, Protocol
 
 from openenv_providers import _docker_stream as stream
 from openenv_providers._docker_daemon import translate
@@ -14,18 +14,37 @@ from openenv_sandbox.provider import Endpoint, Exit, RawResult, Sandbox
 if TYPE_CHECKING:
     from collections.abc import AsyncIterator, Mapping, Sequence
 
-    from openenv_providers.docker import DockerProvider
-    from openenv_sandbox.provider import OutputSink, Prepared, SandboxInfo
+    from openenv_providers._docker_daemon import Daemon
+    from openenv_sandbox.capabilities import Capabilities
+    from openenv_sandbox.provider import OutputSink, Prepared, SandboxInfo, SandboxRef
 
 _TAIL = 50
 _CODE_S = 5.0
 """How long the daemon may take to write down an exit code after the output ended."""
 
 
+class Owner(Protocol):
+    """What a container asks of its provider."""
+
+    daemon: Daemon
+
+    def effective_capabilities(self) -> Capabilities:
+        """What the daemon can do."""
+
+    async def inspect(self, ref: SandboxRef) -> dict[str, Any]:
+        """What the daemon says about a container."""
+
+    async def inside_a_container(self) -> bool:
+        """Whether the daemon's 127.0.0.1 is not ours."""
+
+    async def delete(self, ref: SandboxRef) -> None:
+        """Remove a container."""
+
+
 class DockerSandbox(Sandbox):
     """A container of `DockerProvider`."""
 
-    def __init__(self, provider: DockerProvider, info: SandboxInfo, inspected: Mapping[str, Any]) -> None:
+    def __init__(self, provider: Owner, info: SandboxInfo, inspected: Mapping[str, Any]) -> None:
         self.info = info
         self._provider = provider
         self._daemon = provider.daemon
