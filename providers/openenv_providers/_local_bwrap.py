@@ -79,8 +79,8 @@ def command(
         line += ["--symlink", os.readlink(path), path] if os.path.islink(path) else ["--ro-bind-try", path, path]
     for path in ETC:
         line += ["--ro-bind-try", path, path]
-    line += ["--proc", "/proc", "--dev", "/dev", "--bind", str(tmp), "/tmp", "--bind", str(home), HOME]
-    line += ["--symlink", "/tmp", "/var/tmp", "--dir", "/run"]
+    line += ["--proc", "/proc", "--dev", "/dev", "--bind", str(home), HOME, "--dir", "/run"]
+    line += ["--bind", str(tmp), "/tmp", "--bind", str(tmp), "/var/tmp"]
     for path in outermost(read_only):
         line += ["--ro-bind", path, path]
     return [*line, "--remount-ro", "/", "--chdir", cwd, "--", *argv]

@@ -57,7 +57,7 @@ class Relay:
         self._server = await asyncio.start_server(self._serve, "127.0.0.1", 0, limit=2 * CHUNK, backlog=512)
         return int(self._server.sockets[0].getsockname()[1])
 
-    async def aclose(self) -> None:
+    def close(self) -> None:
         """Stop listening and cut what is open. May be called twice."""
         server, self._server = self._server, None
         if server is not None:

@@ -55,6 +55,7 @@ class LocalSandbox(Sandbox):
         self._ended = asyncio.Event()
         self._exit = Exit(None)
         self._link: Link | None = None
+        self._relays: set[Relay] = set()
 
     async def own(self, sock: socket.socket | None, kind: int = wire.ADOPT, payload: bytes = b"") -> bool:
         """Hold ``sock`` as an owner's connection; False when the sandbox ended before it said hello.
@@ -87,6 +88,11 @@ class LocalSandbox(Sandbox):
                 self._exit = read_record((self.folder / "record").read_bytes())
         for event in (self._ended, self._hello, self._wrote):
             event.set()
+        for relay in self._relays:
+            relay.close()
+        self._relays.clear()
+        if self._link is not None:
+            self._link.close()
 
     def _gone(self) -> SandboxGone:
         code = "" if self._exit.code is None else f"; its server ended with code {self._exit.code}"
@@ -135,7 +141,13 @@ class LocalSandbox(Sandbox):
             number = await relay.start()
         except OSError as error:
             raise EndpointError(f"no relay to port {port}: {error}", ref=self.ref) from error
-        return Endpoint(f"http://127.0.0.1:{number}", failure=self._failure, close=relay.aclose)
+        self._relays.add(relay)
+
+        async def close() -> None:
+            self._relays.discard(relay)
+            relay.close()
+
+        return Endpoint(f"http://127.0.0.1:{number}", failure=self._failure, close=close)
 
     def _failure(self) -> BaseException | None:
         return self._gone() if self._ended.is_set() else None

@@ -127,7 +127,7 @@ def _start(job: Job) -> tuple[socket.socket, bytes]:
             with socket.create_server(("127.0.0.1", 0)) as probe:
                 port = probe.getsockname()[1]
         argv = [job.interpreter.executable, "-I", "-S", "-c", _BOOT, str(Path(__file__).parent.parent)]
-        argv += [str(number) for number in (*fds[:3], tcp, int(bwrap.LINUX))]
+        argv += [*(str(number) for number in (*fds[:3], tcp, int(bwrap.LINUX))), str(job.folder)]
         if job.bwrap is not None:
             visible = [*job.interpreter.visible, *own_packages(), job.source.path, str(shim)]
             argv = bwrap.command(job.bwrap, argv, read_only=visible, home=home, tmp=tmp, cwd="/", network=job.network)

@@ -261,6 +261,6 @@ def _split(items: list[bytes]) -> tuple[list[bytes], dict[bytes, bytes]]:
 
 
 def main(arguments: list[str]) -> None:
-    """Entry: five numbers as `Supervisor` takes them."""
-    owner, listener, record, tcp, linux = map(int, arguments)
+    """Entry: five numbers as `Supervisor` takes them; what follows tells people which sandbox this is."""
+    owner, listener, record, tcp, linux = map(int, arguments[:5])
     Supervisor(owner, listener, record, tcp, bool(linux)).run()
