@@ -127,7 +127,7 @@ class ExecContract(ContractBase):
         async def plain() -> int:
             return len((await running.exec("printf %050d 1")).stdout)
 
-        assert await asyncio.gather(limited(), plain()) == [10, 50]
+        assert tuple(await asyncio.gather(limited(), plain())) == (10, 50)
 
     async def test_exec_streaming(self, bench: Bench, running: RunningSandbox) -> None:
         """Chunks arrive in order and are all of the output; a failing callback ends the command."""

@@ -39,7 +39,6 @@ class FilesContract(ContractBase):
         """The mode is set, and the user that commands run as owns the file."""
         path = await folder_of(running) + "/tool"
         await running.write(path, b"#!/bin/sh\necho ran\n", mode=0o750)
-        result = await running.exec('"$0"; ls -ln "$0"; id -u', env={}, timeout=30)
         result = await running.exec(["/bin/sh", "-c", '"$0" && ls -ln "$0" && id -u', path])
         ran, listing, uid = result.text().splitlines()
         assert (ran, listing[:10], listing.split()[2]) == ("ran", "-rwxr-x---", uid)
@@ -84,7 +83,7 @@ class FilesContract(ContractBase):
             with pytest.raises(FileError, match="150000000"):
                 await running.read(path)
         finally:
-            del running._sandbox.exec_raw  # type: ignore[attr-defined]
+            del running._sandbox.exec_raw
         assert sum(moved) < 10_000
         with pytest.raises(FileError, match="over the limit"):
             await running.write(path, b"x" * 100, max_bytes=99)

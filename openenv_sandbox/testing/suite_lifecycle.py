@@ -6,6 +6,7 @@ import asyncio
 import pickle
 import re
 import time
+from dataclasses import replace
 
 import pytest
 from pydantic import BaseModel
@@ -19,9 +20,9 @@ from openenv_sandbox.errors import (
     ProviderError,
     SandboxGone,
 )
-from openenv_sandbox.provider import Check, SandboxProvider, SandboxRef
+from openenv_sandbox.provider import Check, Prepared, SandboxProvider, SandboxRef
 from openenv_sandbox.running import RunningSandbox
-from openenv_sandbox.testing.case import HANG_S, Bench, ContractBase, ProviderCase
+from openenv_sandbox.testing.case import HANG_S, Bench, ContractBase, DirectOwner, ProviderCase
 
 
 async def listed(provider: SandboxProvider, **labels: str) -> list[str]:
@@ -128,7 +129,9 @@ class LifecycleContract(ContractBase):
             taken = await other.attach(sandbox.ref)
             assert taken.ref == sandbox.ref
             if bench.caps.exec is not None:
-                face = RunningSandbox(taken, provider=other, spec=bench.case.make_spec(), owner=_nobody())
+                face = RunningSandbox(
+                    taken, provider=other, spec=bench.case.make_spec(), owner=DirectOwner(other, taken)
+                )
                 assert (await face.exec("echo here")).text() == "here\n"
             await taken.aclose()
             await taken.aclose()
@@ -263,18 +266,5 @@ class LifecycleContract(ContractBase):
         assert caught.value.outcome in ("failed", "unknown")
 
 
-def _with(kept: object, prepared: object) -> object:
-    from dataclasses import replace
-
-    return replace(kept, image=prepared.image)  # type: ignore[type-var, attr-defined]
-
-
-def _nobody() -> object:
-    class Nobody:
-        async def delete(self, *, confirm: bool) -> None: ...
-
-        async def detach(self) -> None: ...
-
-        async def release(self) -> None: ...
-
-    return Nobody()
+def _with(kept: Prepared, prepared: Prepared) -> Prepared:
+    return replace(kept, image=prepared.image)
