@@ -242,7 +242,7 @@ class Wrapped:
         name = f"/tmp/.oe-{self._cookie}-in"
         for start in range(0, len(data), limit):
             piece = Command([SH, "-c", f"umask 077; cat >>{name}"], stdin=data[start : start + limit])
-            await run_raw(self._sandbox, piece, lambda stream, chunk: None)
+            outcome = await run_raw(self._sandbox, piece, lambda stream, chunk: None)
             if outcome.exit_code != 0:
                 raise FileError(f"the input could not be stored in {name}", ref=self._sandbox.ref)
         return replace(raw, argv=[SH, "-c", FROM_FILES, "oe", name, *raw.argv[2:]])
@@ -304,7 +304,7 @@ class Wrapped:
 
     async def _probe(self) -> bool:
         try:
-            await run_raw(self._sandbox, Command([SH, "-c", "exit 33"]), lambda stream, chunk: None)
+            result = await run_raw(self._sandbox, Command([SH, "-c", "exit 33"]), lambda stream, chunk: None)
         except ExecError:
             return False
         return result.exit_code == 33
