@@ -1,9 +1,10 @@
-"""Make the published package in an environment of its own, once, and print its interpreter.
+"""Make each release of the published package in an environment of its own, once, and print the interpreters.
 
-    python scripts/interop_env.py [VERSION]
+    python scripts/interop_env.py [VERSION ...]
 
-The environments lie under OPENENV_INTEROP_DIR, or under the user's cache folder; a later run finds them there.
-OPENENV_INTEROP_DIR may also be an environment that holds the version asked for.
+Without a version: all of RELEASES. The environments lie under OPENENV_INTEROP_DIR, or under the user's cache folder; a
+later run finds them there. OPENENV_INTEROP_DIR may also be an environment itself: then nothing is made, and the release
+it holds is the only one.
 """
 
 from __future__ import annotations
@@ -14,9 +15,8 @@ import subprocess
 import sys
 from pathlib import Path
 
-DEFAULT = "0.10.0"
-# 0.6.0 was published for an older generation of what it depends on and does not bound it.
-EXTRA = {"0.6.0": ["fastmcp<4"], "0.10.0": ["fastmcp<4"]}
+# Releases before fastmcp 4 do not bound it and do not import beside it.
+RELEASES = {"0.10.0": ["fastmcp<4"], "0.6.0": ["fastmcp<4"]}
 
 
 def folder() -> Path:
@@ -47,21 +47,26 @@ def find(version: str) -> Path | None:
 def make(version: str) -> Path:
     """Make the environment; a half-made one is made again."""
     target = folder() / version
-    if (folder() / "bin" / "python").exists():
-        sys.exit(f"OPENENV_INTEROP_DIR is an environment without openenv {version}; name a folder of environments")
     shutil.rmtree(target, ignore_errors=True)
     target.parent.mkdir(parents=True, exist_ok=True)
     subprocess.run([sys.executable, "-m", "venv", str(target)], check=True)
     python = target / "bin" / "python"
-    packages = [f"openenv=={version}", *EXTRA.get(version, [])]
+    packages = [f"openenv=={version}", *RELEASES.get(version, [])]
     subprocess.run([python, "-m", "pip", "install", "-q", *packages], check=True, stdout=sys.stderr)
     return python
 
 
 def main() -> None:
-    """Print the interpreter."""
-    version = sys.argv[1] if len(sys.argv) > 1 else DEFAULT
-    sys.stdout.write(f"{find(version) or make(version)}\n")
+    """Print one interpreter a line."""
+    given = folder() / "bin" / "python"
+    if given.exists():
+        held = installed(given)
+        if held is None or (sys.argv[1:] and sys.argv[1:] != [held]):
+            sys.exit(f"{folder()} is an environment with openenv {held}; name a folder of environments instead")
+        sys.stdout.write(f"{given}\n")
+        return
+    for version in sys.argv[1:] or RELEASES:
+        sys.stdout.write(f"{find(version) or make(version)}\n")
 
 
 if __name__ == "__main__":
