@@ -5,6 +5,7 @@ from __future__ import annotations
 import asyncio
 import json
 import socket
+import warnings
 from contextlib import asynccontextmanager
 from typing import TYPE_CHECKING, Any
 
@@ -15,6 +16,8 @@ from openenv_sandbox.wire.limits import MIB
 
 if TYPE_CHECKING:
     from collections.abc import AsyncIterator, Callable
+
+    from starlette.testclient import TestClient
 
     from openenv_sandbox.server.sessions import SessionManager
 
@@ -149,7 +152,10 @@ async def serving(app: Any, **config: Any) -> AsyncIterator[Running]:
     sock.bind(("127.0.0.1", 0))
     server = uvicorn.Server(uvicorn.Config(app, log_level="warning", timeout_graceful_shutdown=5, **config))
     task = asyncio.create_task(server.serve(sockets=[sock]))
-    await until(lambda: server.started)
+    await until(lambda: server.started or task.done())
+    if task.done():
+        sock.close()
+        await task
     running = Running(app, sock.getsockname()[1])
     try:
         yield running
@@ -163,8 +169,17 @@ async def serving(app: Any, **config: Any) -> AsyncIterator[Running]:
 async def until(condition: Callable[[], Any]) -> None:
     """Wait for a condition; fails when it never comes."""
 
-    async def wait() -> None:
-        while not condition():
-            await asyncio.sleep(0.005)
+    for _ in range(int(HANG / 0.005)):
+        if condition():
+            return
+        await asyncio.sleep(0.005)
+    raise TimeoutError("the condition never came true")
 
-    await asyncio.wait_for(wait(), HANG)
+
+def in_process(app: Any, **options: Any) -> TestClient:
+    """Starlette's test client, which asks for another HTTP library than the one it has."""
+    with warnings.catch_warnings():
+        warnings.simplefilter("ignore")
+        from starlette.testclient import TestClient
+
+        return TestClient(app, **options)
