@@ -7,7 +7,6 @@ request that carries the headers of streamable-HTTP MCP is of another protocol a
 from __future__ import annotations
 
 import asyncio
-import inspect
 import logging
 from typing import TYPE_CHECKING, Any, Literal, Protocol
 
@@ -189,7 +188,7 @@ async def _call_tool(params: dict[str, Any], context: RpcContext) -> Any:
                 return env.call_tool(name, arguments)
             return env.call_tool_async(name, arguments)
 
-        result = await _called(session, here)
+        result = await session.call(here)
         if result is not None:
             return result
         _require_tool_actions(context)
@@ -219,8 +218,8 @@ async def _close_session(params: dict[str, Any], context: RpcContext) -> dict[st
 
 
 async def _tools_of(session: RpcSession, context: RpcContext) -> list[dict[str, Any]]:
-    listing: list[dict[str, Any]] | None = await _called(
-        session, lambda env: env.tool_listing() if _offers_tools(env) else None
+    listing: list[dict[str, Any]] | None = await session.call(
+        lambda env: env.tool_listing() if _offers_tools(env) else None
     )
     if listing is not None:
         return listing
@@ -257,11 +256,6 @@ def _offers_tools(env: Any) -> bool:
 def _require_tool_actions(context: RpcContext) -> None:
     if not context.tool_actions:
         raise RpcError(INTERNAL_ERROR, "Environment does not support MCP")
-
-
-async def _called(session: RpcSession, function: Callable[[Any], Any]) -> Any:
-    value = await session.call(function)
-    return await value if inspect.isawaitable(value) else value
 
 
 _METHODS: dict[str, Callable[[dict[str, Any], RpcContext], Any]] = {

@@ -41,7 +41,7 @@ def find_readme(env_name: str | None = None) -> str | None:
     """Text of the environment's README: the file ENV_README_PATH names, else where images and checkouts keep it."""
     named = os.environ.get("ENV_README_PATH")
     places = [Path(named)] if named else []
-    if env_name and Path(env_name).name == env_name:
+    if env_name and not env_name.startswith(".") and Path(env_name).name == env_name:
         places.append(Path("envs") / env_name / "README.md")
     places += [Path("/app/env/README.md"), Path("/app/README.md")]
     for place in places:
