@@ -105,8 +105,7 @@ class OpenEnvError(Exception):
 
 
 def _rebuild(cls: type[OpenEnvError], message: str, state: Mapping[str, Any]) -> OpenEnvError:
-    error = cls.__new__(cls, message)
-    Exception.__init__(error, message)
+    error = cls(message)
     error.__dict__.update(state)
     return error
 
