@@ -8,6 +8,7 @@ from __future__ import annotations
 import hmac
 import ipaddress
 import os
+from dataclasses import dataclass, field
 from typing import TYPE_CHECKING, Any
 from urllib.parse import urlsplit
 
@@ -23,23 +24,44 @@ TOKEN_HEADER = b"x-openenv-token"
 OPEN_PATHS = frozenset(("/health",))
 
 
+@dataclass(frozen=True)
+class AccessRules:
+    """Who may talk to the server.
+
+    Attributes:
+        token: What every request but ``/health`` must carry; empty for none.
+        hosts: Names that may stand in ``Host`` while there is no token, beside IP literals and single-label names:
+            ``name``, ``.example.org`` for all below it, ``*`` for all.
+        origins: Origins that may call beside the server's own.
+    """
+
+    token: str = field(default="", repr=False)
+    hosts: frozenset[str] = frozenset()
+    origins: frozenset[str] = frozenset()
+
+    @classmethod
+    def from_environ(cls) -> AccessRules:
+        """``OPENENV_AUTH_TOKEN``, ``OPENENV_ALLOWED_HOSTS`` with ``SPACE_HOST``, and ``OPENENV_ALLOWED_ORIGINS``."""
+        return cls(
+            token=os.environ.get("OPENENV_AUTH_TOKEN", "").strip(),
+            hosts=frozenset(_split("OPENENV_ALLOWED_HOSTS") | _split("SPACE_HOST")),
+            origins=frozenset(origin.rstrip("/") for origin in _split("OPENENV_ALLOWED_ORIGINS")),
+        )
+
+
 class AccessMiddleware:
     """Refuses requests without the token (401), for a foreign Host or from a foreign Origin (403).
 
-    With a token any Host passes. Without one: IP literals, single-label names, ``SPACE_HOST`` and
-    ``OPENENV_ALLOWED_HOSTS`` (names, ``.example.org`` for all below it, ``*`` for all).
-
     Args:
         app: What is protected.
-        token: The token; by default ``OPENENV_AUTH_TOKEN``, and none when that is empty.
+        rules: Who may pass.
     """
 
-    def __init__(self, app: App, token: str | None = None) -> None:
+    def __init__(self, app: App, rules: AccessRules) -> None:
         self._app = app
-        token = token if token is not None else os.environ.get("OPENENV_AUTH_TOKEN", "")
-        self._token = token.strip().encode()
-        self._hosts = frozenset(_split("OPENENV_ALLOWED_HOSTS") | _split("SPACE_HOST"))
-        self._origins = frozenset(origin.rstrip("/") for origin in _split("OPENENV_ALLOWED_ORIGINS"))
+        self._token = rules.token.encode()
+        self._hosts = rules.hosts
+        self._origins = rules.origins
 
     async def __call__(self, scope: Message, receive: Receive, send: Send) -> None:
         """Pass the request on, or refuse it."""

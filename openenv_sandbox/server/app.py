@@ -11,7 +11,7 @@ from fastapi import FastAPI
 from starlette.routing import WebSocketRoute
 
 from openenv_sandbox.models import Action, Observation, State
-from openenv_sandbox.server.access import AccessMiddleware
+from openenv_sandbox.server.access import AccessMiddleware, AccessRules
 from openenv_sandbox.server.calls import environment_class, factory_name
 from openenv_sandbox.server.dispatch import Dispatcher
 from openenv_sandbox.server.environment import Environment
@@ -116,7 +116,7 @@ class HTTPEnvServer:
             ValueError: No such mode.
         """
         chosen = server_mode(mode)
-        app.add_middleware(AccessMiddleware)
+        app.add_middleware(AccessMiddleware, rules=AccessRules.from_environ())
         app.router.routes.append(WebSocketRoute("/ws", WebSocketEndpoint(self.sessions), name="ws"))
         app.router.routes.append(WebSocketRoute("/mcp", WebSocketEndpoint(self.sessions, raw_rpc=True), name="ws_mcp"))
         models = {name: model for name, model in self._models.items() if inspect.isclass(model)}

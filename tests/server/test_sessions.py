@@ -97,7 +97,7 @@ async def test_environments_that_need_one_thread_share_it() -> None:
 
     sessions = manager(OneThread, max_concurrent_envs=4)
     opened = [await sessions.open() for _ in range(4)]
-    threads = {(await session.step(Do())).thread for session in opened}
+    threads = {(await session.step(Do())).model_dump()["thread"] for session in opened}
     await sessions.aclose()
     assert len(threads) == 1
     assert set.union(*(env.threads for env in Recording.made)) == threads
@@ -267,7 +267,7 @@ async def test_asynchronous_steps_run_side_by_side_and_are_cancelled_with_their_
 
 async def test_an_environment_that_never_blocks_steps_on_the_loop_and_is_built_off_it() -> None:
     session = await manager(Inline).open()
-    assert (await session.step(Do())).thread == threading.get_ident()
+    assert (await session.step(Do())).model_dump()["thread"] == threading.get_ident()
     assert threading.get_ident() in Recording.made[0].threads
     assert len(Recording.made[0].threads) == 2
     await session.close()

@@ -102,7 +102,11 @@ async def test_json_rpc_inside_the_session(peer: Peer) -> None:
     answer = await peer.call({"type": "mcp", "data": {"jsonrpc": "2.0", "method": "zzz", "id": 3}})
     assert answer == {
         "type": "mcp",
-        "data": {"jsonrpc": "2.0", "id": 3, "error": {"code": -32601, "message": "Method not found: zzz", "data": None}},
+        "data": {
+            "jsonrpc": "2.0",
+            "id": 3,
+            "error": {"code": -32601, "message": "Method not found: zzz", "data": None},
+        },
     }
 
 
