@@ -29,6 +29,7 @@ class _Counted:
     def __init__(self, provider: SandboxProvider) -> None:
         self._provider = provider
         self.calls, self.running, self.unknown = 0, False, False
+        self.made: Sandbox | None = None
 
     def __getattr__(self, name: str) -> Any:
         return getattr(self._provider, name)
@@ -36,7 +37,8 @@ class _Counted:
     async def create(self, prepared: Prepared, spec: SandboxSpec, *, key: str) -> Sandbox:
         self.calls, self.running = self.calls + 1, True
         try:
-            return await self._provider.create(prepared, spec, key=key)
+            self.made = await self._provider.create(prepared, spec, key=key)
+            return self.made
         except OpenEnvError as error:
             self.unknown |= error.outcome == "unknown"
             raise
@@ -132,12 +134,14 @@ class Creation:
         if task is None:
             await self.journal.close(self.key)
             return True
-        if not task.done() and not counted.running:
+        if not task.done() and not counted.running and counted.made is None:
             task.cancel()  # it waits for its turn, or between two tries: no request is on its way
         await asyncio.wait({task})
         refs: list[SandboxRef] = []
         if not task.cancelled() and task.exception() is None:
             refs = [task.result().ref]
+        elif counted.made is not None:
+            refs = [counted.made.ref]
         elif counted.calls and counted.unknown:
             refs = await self._found()
             if not refs:

@@ -56,6 +56,8 @@ async def prepare(
         flight.task = keep(provider.prepare(spec, image, on_log=flight.log), name="openenv-prepare")
         flight.task.add_done_callback(lambda _: _flights.pop(key, None))
     flight.waiting += 1
+    for line in flight.tail:  # what was said before this one came
+        on_log(line)
     flight.sinks.append(on_log)
     try:
         done, _ = await asyncio.wait({flight.task}, timeout=spec.timeouts.prepare)

@@ -117,7 +117,14 @@ class _Waiting:
             left = self.end - asyncio.get_running_loop().time()
             if left <= 0:
                 raise await self._timed_out()
-            found = await self._unless_ended(self._try(min(PROBE_S, left)), left)
+            try:
+                found = await self._unless_ended(self._try(min(PROBE_S, left)), left)
+            except SandboxGone:
+                # The backend's answer came before the news of how it ended, which says more.
+                await asyncio.wait({self.exit}, timeout=1)
+                if self.exit.done() and not self.exit.cancelled():
+                    raise await self._exited() from None
+                raise
             if found is not None:
                 return found
             if not hinted and self.hint.done():

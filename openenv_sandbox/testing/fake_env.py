@@ -126,13 +126,15 @@ class FakeEnv:
             server, connections = self._server, list(self._connections)
         self.resumed.set()
         if server is not None:
-            server.shutdown()
-        for connection in connections:
+            server.socket.close()
+        for connection in connections:  # cut, as by a kill: a polite close would take its time
             try:
                 connection.socket.shutdown(socket.SHUT_RDWR)
             except OSError:
                 continue
         self._exited(code)
+        if server is not None:
+            server.shutdown()
 
     def _request(self, connection: ServerConnection, request: Request) -> Response | None:
         self.resumed.wait()
