@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import os
+import shutil
 import signal
 import socket
 import subprocess
@@ -104,12 +105,15 @@ async def test_sessions_are_apart_and_counted() -> None:
             await third.close()
 
 
-def test_in_its_own_folder() -> None:
-    """``uvicorn server.app:app`` works where only the folder's files are.
+def test_in_its_own_folder(tmp_path: Path) -> None:
+    """``uvicorn server.app:app`` works where only the folder's files are, as in an image.
 
     Mutation: import echo_env in the server
     """
-    with serve("server.app:app", cwd=ROOT / "envs" / "echo_env") as address:
+    shutil.copytree(ROOT / "envs" / "echo_env", tmp_path / "app", ignore=shutil.ignore_patterns("__pycache__"))
+    (tmp_path / "path").mkdir()
+    (tmp_path / "path" / "echo_env.py").write_text("raise ImportError('not installed here')")
+    with serve("server.app:app", cwd=tmp_path / "app", PYTHONPATH=str(tmp_path / "path")) as address:
         with EchoEnv(base_url=f"http://{address}").sync() as client:
             assert client.reset().observation.echoed_message == "Echo environment ready!"
 
