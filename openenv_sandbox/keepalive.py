@@ -4,9 +4,10 @@ from __future__ import annotations
 
 import asyncio
 import contextvars
+import functools
 import logging
 import time
-from typing import TYPE_CHECKING, Protocol
+from typing import TYPE_CHECKING, ParamSpec, Protocol, TypeVar
 
 from openenv_sandbox.errors import CapabilityError, SandboxGone
 
@@ -16,6 +17,9 @@ if TYPE_CHECKING:
     from openenv_sandbox.capabilities import Capabilities
     from openenv_sandbox.provider import Sandbox
     from openenv_sandbox.spec import Timeouts
+
+P = ParamSpec("P")
+T = TypeVar("T")
 
 LEASE_S = 600.0
 """How long an extendable sandbox lives on when its owner is gone, in seconds."""
@@ -91,6 +95,7 @@ class KeepAlive:
     ) -> None:
         self.clock = CLOCK.get()
         self.used_at = self.clock.time()
+        self._busy = 0
         self._sandbox, self._lease, self._idle = sandbox, lease, idle
         self._on_idle, self._extended = on_idle, extended
         self._renews = caps.lifetime == "server-extendable" and renew
@@ -117,9 +122,21 @@ class KeepAlive:
             if task is not _current():
                 task.cancel()
 
-    def touch(self) -> None:
-        """It was used just now."""
-        self.used_at = self.clock.time()
+    def counts(self, fn: Callable[P, Awaitable[T]]) -> Callable[P, Awaitable[T]]:
+        """``fn``, whose calls count as use from their begin to their end; itself where nothing asks for that."""
+        if self._idle is None:
+            return fn
+
+        @functools.wraps(fn)
+        async def counted(*args: P.args, **kwargs: P.kwargs) -> T:
+            self._busy += 1
+            try:
+                return await fn(*args, **kwargs)
+            finally:
+                self._busy -= 1
+                self.used_at = self.clock.time()
+
+        return counted
 
     async def _every(self, seconds: float, act: Callable[[], Awaitable[object]]) -> None:
         while True:
@@ -142,8 +159,8 @@ class KeepAlive:
         await self._extended(await self._sandbox.extend(self._lease))
 
     async def _watch_idle(self, idle: float) -> None:
-        while (left := self.used_at + idle - self.clock.time()) > 0:
-            await self.clock.sleep(left)
+        while (left := self.used_at + idle - self.clock.time()) > 0 or self._busy:
+            await self.clock.sleep(left if left > 0 else idle)
         await self._on_idle()
 
 

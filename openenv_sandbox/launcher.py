@@ -162,6 +162,7 @@ class LaunchHandle(_Handle, Generic[ClientT]):
                 on_close=running.stop,
                 death=owner.death,
             )
+            owner.count_use(client, "_request")
         except BaseException:
             await finish(running.stop(), timeout=owner.spec.timeouts.cleanup + 5)
             raise

@@ -105,6 +105,11 @@ class Ownership:
         )
         self.keep_alive.start()
 
+    def count_use(self, thing: object, method: str) -> None:
+        """Have calls of one coroutine method of ``thing`` count as use of the sandbox."""
+        if self.keep_alive is not None and self.spec.timeouts.idle is not None:
+            setattr(thing, method, self.keep_alive.counts(getattr(thing, method)))
+
     async def _extended(self, end: float) -> None:
         await self.journal.extended(self.key, end)
 

@@ -189,6 +189,7 @@ class _Launch:
         self.reporter.emit("created")
         owner.start_keep_alive(lease)
         running = RunningSandbox(sandbox, provider=self.lease.provider, spec=spec, owner=owner)
+        owner.count_use(running, "_run")
         logs: Callable[[], Awaitable[bytes]] | None
         self.reporter.emit("starting")
         if caps.start == "exec" and command is not None:
