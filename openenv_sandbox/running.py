@@ -20,6 +20,9 @@ from openenv_sandbox.shell import MAX_OUTPUT, Command, ExecResult, ShellState, r
 if TYPE_CHECKING:
     from collections.abc import AsyncIterator, Iterator, Mapping, Sequence
     from os import PathLike
+    from types import TracebackType
+
+    from typing_extensions import Self
 
     from openenv_sandbox.capabilities import ExecCapabilities
     from openenv_sandbox.provider import (
@@ -280,6 +283,14 @@ class RunningSandbox(_files.FileMethods):
         return endpoint
 
     # ---------------------------------------------------------------------------------------------------- life
+
+    async def __aenter__(self) -> Self:
+        return self
+
+    async def __aexit__(
+        self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None
+    ) -> None:
+        await self.stop()
 
     async def stop(self, *, confirm: bool = False) -> None:
         """Delete the sandbox. May be called twice.

@@ -50,7 +50,7 @@ async def _keep(terminal: Terminal, image: str, as_json: bool, arguments: dict[s
             row = (endpoint.url, str(handle.ref), expires, " ".join(sorted(endpoint.headers)))
             terminal.table(("url", "ref", "expires", "headers"), [row], as_json=as_json)
             terminal.say("Ctrl-C removes it")
-            await handle.wait()
+            await handle.wait_exit()
     except asyncio.CancelledError:
         terminal.say("removed")
         raise KeyboardInterrupt from None
