@@ -335,7 +335,7 @@ async def test_an_idle_client_lets_its_sandbox_go() -> None:
     """Left open and unused, it is released after the idle timer; the next call says so.
 
     Scenario: B11
-    Mutation: KeepAlive never calls on_idle, or Ownership.death forgets why
+    Mutation: KeepAlive never calls on_idle; or calls do not count as use (Ownership.count_use does nothing)
     """
     from openenv_sandbox.keepalive import CLOCK
 
@@ -345,6 +345,10 @@ async def test_an_idle_client_lets_its_sandbox_go() -> None:
         with FakeCloud(clock=clock) as cloud:
             async with launch("fake-env:1", provider=cloud.provider(), timeouts={"idle": 60}) as env:
                 await env.reset()
+                await clock.advance(59)
+                await env.step({"a": 1})
+                await clock.advance(59)
+                assert (await env.sandbox.exec("echo hi")).ok
                 await clock.advance(59)
                 assert cloud.live()
                 await clock.advance(2)
