@@ -113,7 +113,8 @@ def test_in_its_own_folder(tmp_path: Path) -> None:
     shutil.copytree(ROOT / "envs" / "echo_env", tmp_path / "app", ignore=shutil.ignore_patterns("__pycache__"))
     (tmp_path / "path").mkdir()
     (tmp_path / "path" / "echo_env.py").write_text("raise ImportError('not installed here')")
-    with serve("server.app:app", cwd=tmp_path / "app", PYTHONPATH=str(tmp_path / "path")) as address:
+    path = os.pathsep.join(filter(None, (str(tmp_path / "path"), os.environ.get("PYTHONPATH"))))
+    with serve("server.app:app", cwd=tmp_path / "app", PYTHONPATH=path) as address:
         with EchoEnv(base_url=f"http://{address}").sync() as client:
             assert client.reset().observation.echoed_message == "Echo environment ready!"
 
