@@ -53,7 +53,7 @@ def run_sync(async_fn: Callable[..., Awaitable[T]], *args: Any) -> T:
     Raises:
         UsageError: Called from the background loop itself, or in a forked child.
     """
-    portal = _get_portal()
+    home = loop()
     if threading.current_thread() is _thread:
         raise UsageError(
             "a blocking call was made from the background loop itself, where it would wait for itself for ever",
@@ -67,7 +67,8 @@ def run_sync(async_fn: Callable[..., Awaitable[T]], *args: Any) -> T:
         finally:
             ended.set()
 
-    future = portal.start_task_soon(run)
+    # A task of its own, not one of the portal's: cancelling it interrupts the call once and lets its cleanup await.
+    future = asyncio.run_coroutine_threadsafe(run(), home)
     try:
         return future.result()
     except BaseException:

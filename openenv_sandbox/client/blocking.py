@@ -241,10 +241,10 @@ class BlockingConnection(Connection):
         sock = self._sock
         if sock is None:
             return
-        self._socket_timeout = 0.0
         try:
-            sock.settimeout(0)
             while self.lost is None:
+                sock.settimeout(0)  # each time: answering a ping changes it
+                self._socket_timeout = 0.0
                 count = sock.recv_into(self._buffer)
                 if not count:
                     self._lose("the connection was closed", ended=True)

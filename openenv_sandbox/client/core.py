@@ -99,8 +99,7 @@ class ClientCore:
         self._endpoint, self._refresh, self._token = endpoint, refresh, token
         self._sandbox, self._on_close, self._death = sandbox, on_close, death
         self._base_url = endpoint.url.rstrip("/")
-        with contextlib.suppress(RuntimeError):
-            self._home = asyncio.get_running_loop()
+        self._home = _running_loop()
         if on_close is not None:
             portal.closes_at_exit(self, ClientCore._close_async)
 
@@ -108,9 +107,7 @@ class ClientCore:
 
     def _call(self, make: Callable[[], Coroutine[Any, Any, Any]], label: str) -> Any:
         """The value outside a loop, a handle inside one."""
-        try:
-            asyncio.get_running_loop()
-        except RuntimeError:
+        if _running_loop() is None:
             if "trio" in sys.modules:
                 _refuse_trio()
             return self._block(make)
@@ -177,7 +174,7 @@ class ClientCore:
         conn = self._conn
         if conn is not None:
             self._check_process()
-            if isinstance(conn, AsyncConnection) and conn.loop is not asyncio.get_running_loop():
+            if isinstance(conn, AsyncConnection) and conn.loop is not _running_loop():
                 if not conn.loop.is_closed():
                     raise UsageError(
                         "this client's session belongs to another event loop",
@@ -249,8 +246,8 @@ class ClientCore:
     async def _request(self, message: dict[str, Any], *, expect: str, fresh: bool = False) -> Any:
         """One message and the ``data`` of its reply."""
         payload = codec.dumps(message)
-        conn = await self._session(fresh)
         try:
+            conn = await self._session(fresh)
             raw = await conn.exchange(payload, self._settings.message_timeout)
         except SessionLost as error:
             explained = await self._explained(error)
@@ -299,10 +296,7 @@ class ClientCore:
 
     async def _at_home(self, fn: Callable[[], Awaitable[Any]], *, timeout: float | None = None) -> Any:
         """Await one of the launcher's callables in the loop it belongs to."""
-        try:
-            here: asyncio.AbstractEventLoop | None = asyncio.get_running_loop()
-        except RuntimeError:
-            here = None
+        here = _running_loop()
         home = self._home
         if here is not None and (home is None or home is here or home.is_closed()):
             if timeout is None:
@@ -328,10 +322,7 @@ class ClientCore:
         if conn.pid != os.getpid():
             return
         if isinstance(conn, AsyncConnection):
-            try:
-                here: asyncio.AbstractEventLoop | None = asyncio.get_running_loop()
-            except RuntimeError:
-                here = None
+            here = _running_loop()
             if conn.loop is not here:
                 if conn.loop.is_running():
                     closing = asyncio.run_coroutine_threadsafe(conn.close(), conn.loop)
@@ -407,6 +398,13 @@ class ClientCore:
         else:
             value = fn(*args)
         return value
+
+
+def _running_loop() -> asyncio.AbstractEventLoop | None:
+    try:
+        return asyncio.get_running_loop()
+    except RuntimeError:
+        return None
 
 
 def drive(coro: Coroutine[Any, Any, Any]) -> Any:

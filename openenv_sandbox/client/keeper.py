@@ -43,6 +43,7 @@ class Keeper:
             self._reset()
         with self._lock:
             self._members.add(member)
+            self._wake.set()
             if not self._running:
                 self._running = True
                 threading.Thread(target=self._run, daemon=True, name="openenv-keeper").start()
@@ -56,6 +57,7 @@ class Keeper:
     def _run(self) -> None:
         while True:
             self._wake.wait(self.tick)
+            self._wake.clear()
             with self._lock:
                 members = list(self._members)
                 if not members:

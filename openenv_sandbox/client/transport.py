@@ -336,8 +336,9 @@ class AsyncConnection(Connection, asyncio.BufferedProtocol):
             self._transport.abort()
             return
         sock = getattr(self._transport.get_extra_info("socket"), "_sock", None)
-        if sock is not None:  # a transport whose loop has ended cannot close itself
+        if sock is not None:  # a transport whose loop has ended cannot close itself, and would warn of it
             sock.close()
+            getattr(self._transport, "__dict__", {})["_sock"] = None
             self._transport = None
 
     async def close(self) -> None:

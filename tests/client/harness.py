@@ -38,6 +38,8 @@ class LoopThread:
             for task in rest:
                 task.cancel()
             await asyncio.gather(*rest, return_exceptions=True)
+            for _ in range(3):  # aborted transports close in the loop's next turns
+                await asyncio.sleep(0)
 
         self.call(cancel)
         self.loop.call_soon_threadsafe(self.loop.stop)
