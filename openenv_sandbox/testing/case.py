@@ -231,6 +231,7 @@ class Bench:
 class ContractBase:
     """Fixtures that every part of the suite uses."""
 
+    openenv_contract: ClassVar[bool] = True
     pytestmark: ClassVar[Any] = pytest.mark.anyio
 
     @pytest.fixture

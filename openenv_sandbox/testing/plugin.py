@@ -1,1 +1,79 @@
-"""Pytest plugin."""
+"""Pytest plugin: a fake cloud as a fixture, and what each backend's contract suite ran, skipped and declined.
+
+Loaded by every pytest run of an environment that has openenv, so it imports nothing before it is used.
+"""
+
+from __future__ import annotations
+
+from typing import TYPE_CHECKING, Any
+
+import pytest
+
+if TYPE_CHECKING:
+    from collections.abc import Iterator
+
+    from openenv_sandbox.testing.fake_cloud import FakeCloud
+
+PROPERTY = "openenv_contract"
+NOT_DECLARED = "not declared: "
+DECLINED = "declined: "
+_RESULTS = pytest.StashKey[dict[str, dict[str, list[str]]]]()
+
+
+def pytest_configure(config: pytest.Config) -> None:
+    """Start counting."""
+    config.stash[_RESULTS] = {}
+    config.pluginmanager.register(_Counter(config), "openenv-contract-counter")
+
+
+def pytest_collection_modifyitems(items: list[pytest.Item]) -> None:
+    """Mark the tests of contract suites, so that their reports say whose they are."""
+    for item in items:
+        cls = getattr(item, "cls", None)
+        if cls is not None and getattr(cls, "openenv_contract", False):
+            item.user_properties.append((PROPERTY, cls.__name__))
+
+
+class _Counter:
+    def __init__(self, config: pytest.Config) -> None:
+        self._results = config.stash[_RESULTS]
+
+    def pytest_runtest_logreport(self, report: pytest.TestReport) -> None:
+        """Count one phase of one test."""
+        name = dict(report.user_properties).get(PROPERTY)
+        if name is None:
+            return
+        result = self._results.setdefault(str(name), {"passed": [], "failed": [], NOT_DECLARED: [], DECLINED: []})
+        test = report.nodeid.rpartition("::")[2]
+        if report.skipped:
+            reason = str(report.longrepr[2] if isinstance(report.longrepr, tuple) else report.longrepr)
+            for kind in (NOT_DECLARED, DECLINED):
+                if kind in reason:
+                    what = reason.partition(kind)[2]
+                    result[kind].append(what if kind == NOT_DECLARED else f"{test} ({what})")
+        elif report.failed:
+            result["failed"].append(test)
+        elif report.when == "call":
+            result["passed"].append(test)
+
+
+def pytest_terminal_summary(terminalreporter: Any, config: pytest.Config) -> None:
+    """One paragraph for each backend."""
+    results = config.stash.get(_RESULTS, {})
+    if not results:
+        return
+    terminalreporter.section("contract suite")
+    for name, result in sorted(results.items()):
+        terminalreporter.write_line(f"{name}: {len(result['passed'])} passed, {len(result['failed'])} failed")
+        for kind in (NOT_DECLARED, DECLINED):
+            if result[kind]:
+                terminalreporter.write_line(f"  {kind}{', '.join(sorted(set(result[kind])))}")
+
+
+@pytest.fixture
+def openenv_fake() -> Iterator[FakeCloud]:
+    """A cloud of this test's own; ``openenv_fake.provider()`` is a provider class for it."""
+    from openenv_sandbox.testing.fake_cloud import FakeCloud
+
+    with FakeCloud() as cloud:
+        yield cloud
