@@ -253,8 +253,9 @@ class ToolEnvironment(Environment[Action, Observation, State]):
 
 
 def _failed(spec: ToolSpec, error: Exception) -> ToolCallError:
-    logger.warning("tool %s raised %s", spec.name, type(error).__name__, exc_info=error)
-    return ToolCallError(f"Error calling tool '{spec.name}': {error}")
+    # Agents provoke errors all day: the caller is told, and the traceback is there for who looks for it.
+    logger.debug("tool %s raised", spec.name, exc_info=error)
+    return ToolCallError(f"Error calling tool '{spec.name}': {str(error) or type(error).__name__}")
 
 
 class _OwnLoop:
