@@ -128,8 +128,9 @@ class _Waiting:
             if found is not None:
                 return found
             if not hinted and self.hint.done():
-                # It speaks: from now on look closely, it will listen in a moment.
+                # It speaks, so it will listen in a moment: look at once, and then closely.
                 hinted, wait = True, FIRST_WAIT_S
+                continue
             waited: set[asyncio.Task[Any]] = {self.exit} if hinted else {self.exit, self.hint}
             await asyncio.wait(waited, timeout=min(wait, left), return_when=asyncio.FIRST_COMPLETED)
             wait = min(wait * FACTOR, LONGEST_WAIT_S)

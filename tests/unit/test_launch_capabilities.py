@@ -1,0 +1,105 @@
+from __future__ import annotations
+
+from typing import Any
+
+import pytest
+
+from openenv_sandbox import capcheck, registry
+from openenv_sandbox.capabilities import Capabilities, Sizes
+from openenv_sandbox.errors import CapabilityError
+from openenv_sandbox.provider import Image
+from openenv_sandbox.spec import SandboxSpec
+from openenv_sandbox.testing.fake import FULL, FakeCloud, FakeProvider
+
+REF = Image("ref", "echo:1", source="echo:1")
+FOLDER = Image("folder", "echo", path="/x", source="./echo")
+
+
+def _spec(**fields: Any) -> SandboxSpec:
+    return SandboxSpec.model_validate({"image": "echo:1", **fields})
+
+
+REFUSED: list[tuple[str, dict[str, Any], dict[str, Any], Image]] = [
+    ("image", {}, {"images": frozenset({"ref"})}, FOLDER),
+    ("command", {"command": ["x"]}, {"start": "image"}, REF),
+    ("command", {}, {"start": "exec", "exec": None}, REF),
+    ("port", {}, {"ports": "none"}, REF),
+    ("exposure", {}, {"exposure": frozenset({"public"})}, REF),
+    ("exposure", {"exposure": "public"}, {"exposure": frozenset({"private"})}, REF),
+    (
+        "ports[9000].visibility",
+        {"ports": [{"number": 9000, "visibility": "public"}]},
+        {"exposure": frozenset({"private"})},
+        REF,
+    ),
+    ("isolation", {"isolation": "vm"}, {"isolation": "container"}, REF),
+    ("isolation", {"isolation": "process"}, {"isolation": "unknown"}, REF),
+    ("network", {"network": "none"}, {"network": frozenset({"full"})}, REF),
+    ("network", {}, {"network": frozenset({"none"})}, REF),
+    ("network", {"network": {"mode": "allowlist", "hosts": ["*.a.org"]}}, {"network": frozenset({"hosts"})}, REF),
+    ("network", {"network": {"mode": "allowlist", "cidrs": ["fd00::/8"]}}, {"network": frozenset({"cidr4"})}, REF),
+    ("resources.gpus", {"resources": {"gpus": "H100:2"}}, {"gpus": ("A10",)}, REF),
+    ("resources.cpus", {"resources": {"cpus": 2}}, {"sizes": Sizes(limits=frozenset())}, REF),
+    ("resources.memory_mb", {"resources": {"memory_mb": 9000}}, {"sizes": Sizes(memory_mb=(1024, 4096))}, REF),
+    ("user", {"user": "nobody"}, {"user": False}, REF),
+    ("timeouts.lifetime", {"timeouts": {"episode": 90000}}, {"max_lifetime_s": 86400}, REF),
+]
+
+
+@pytest.mark.parametrize(("field", "spec", "lacks", "image"), REFUSED)
+def test_what_cannot_be_honoured_is_refused(
+    field: str, spec: dict[str, Any], lacks: dict[str, Any], image: Image
+) -> None:
+    """The error names the field, and the backends that could.
+
+    Scenario: M03
+    Mutation: the check of that field is taken out of capcheck._CHECKS
+    """
+    from dataclasses import replace
+
+    class Able(FakeProvider):
+        name = "able"
+        capabilities = replace(
+            FULL,
+            isolation="vm",
+            network=frozenset({"full", "none", "hosts", "wildcard", "cidr4", "cidr6"}),
+            gpus=("*",),
+        )
+
+    with registry.registered(Able), pytest.raises(CapabilityError) as caught:
+        capcheck.check(_spec(**spec), image, replace(FULL, **lacks), provider="lacking")
+    assert caught.value.field == field
+    assert "able" in caught.value.alternatives
+    assert f"{', '.join(caught.value.alternatives)} can" in str(caught.value)
+    assert capcheck.check(_spec(**spec), image, Able.capabilities, provider="able")
+
+
+def test_sizes_are_rounded_up_to_those_sold() -> None:
+    caps = Capabilities(sizes=Sizes(cpus=(1, 2, 4), memory_mb=(512, 2048)))
+    spec = _spec(resources={"cpus": 2.5, "memory_mb": 512, "disk_mb": 77})
+    rounded = capcheck.check(spec, REF, caps, provider="p").resources
+    assert (rounded.cpus, rounded.memory_mb, rounded.disk_mb) == (4, 512, 77)
+
+
+def test_without_a_server_no_port_is_needed() -> None:
+    capcheck.check(_spec(), REF, Capabilities(ports="none"), provider="p", serve=False)
+
+
+@pytest.mark.anyio
+async def test_a_refusal_comes_before_any_request() -> None:
+    """Nothing is created, prepared or written for what is refused.
+
+    Scenario: C11
+    Mutation: pipeline checks capabilities after the journal's intent
+    """
+    from openenv_sandbox import launch
+    from openenv_sandbox.journal import Journal
+
+    with FakeCloud() as cloud:
+        provider = cloud.provider(exposure=frozenset({"public"}))
+        with pytest.raises(CapabilityError, match="exposure"):
+            await launch("fake-env:1", provider=provider)
+        assert cloud.calls == []
+        assert await (await Journal.open()).rows() == []
+        async with launch("fake-env:1", provider=provider, exposure="public") as env:
+            await env.reset()
