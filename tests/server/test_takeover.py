@@ -189,6 +189,7 @@ async def test_tls_is_left_to_the_server(taken: list[bool], certificate: tuple[P
         async with websockets.connect(url, ssl=trust, proxy=None) as ws:
             await ws.send('{"type": "reset"}')
             assert "fresh" in str(await ws.recv())
+        ws.transport.abort()
     assert taken == [False]
 
 

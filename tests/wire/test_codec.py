@@ -14,7 +14,7 @@ from uuid import UUID
 
 import numpy as np
 import pytest
-from hypothesis import given
+from hypothesis import given, settings
 from hypothesis import strategies as st
 from pydantic import BaseModel, Field, PlainSerializer, RootModel, SecretStr, computed_field, field_serializer
 
@@ -79,6 +79,7 @@ def back(value: Any) -> Any:
     return json.loads(dumps(value))
 
 
+@settings(deadline=None)
 @given(json_values)
 def test_json_values_survive(value: Any) -> None:
     assert loads(dumps(value)) == value

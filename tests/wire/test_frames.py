@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import pytest
-from hypothesis import given
+from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from openenv_sandbox.wire import frames
@@ -33,6 +33,7 @@ def fragment(opcode: int, payload: bytes, *, fin: bool) -> bytes:
     return bytes(raw)
 
 
+@settings(deadline=None)
 @given(st.lists(st.tuples(st.sampled_from((TEXT, BINARY)), payloads), max_size=5), st.booleans(), st.data())
 def test_messages_survive_any_chunking(messages: list[tuple[int, bytes]], mask: bool, data: st.DataObject) -> None:
     stream = b"".join(encode_frame(op, body, mask=mask) for op, body in messages)
@@ -45,6 +46,7 @@ def test_messages_survive_any_chunking(messages: list[tuple[int, bytes]], mask: 
     assert got == messages
 
 
+@settings(deadline=None)
 @given(st.binary(max_size=200), st.binary(min_size=4, max_size=4))
 def test_slow_mask_equals_the_fast_one(data: bytes, key: bytes) -> None:
     assert frames._mask_slowly(data, key) == bytes(frames.apply_mask(data, key))
