@@ -10,7 +10,7 @@ import pytest
 from openenv_sandbox.errors import ExecError, ExecTimeout, SandboxGone
 from openenv_sandbox.running import RunningSandbox, exec_limits
 from openenv_sandbox.testing.case import HANG_S, Bench, ContractBase
-from openenv_sandbox.testing.suite_raw import sleeping
+from openenv_sandbox.testing.suite_raw import nap, sleeping
 
 TREE = (
     "printf part; printf perr >&2; sleep {n} & (setsid sleep {n} || sleep {n}) 2>/dev/null & "
@@ -86,11 +86,12 @@ class ExecContract(ContractBase):
 
     async def test_exec_deadline(self, bench: Bench, running: RunningSandbox) -> None:
         """At the deadline every process is ended, and what came before is on the error."""
+        seconds = nap()
         with pytest.raises(ExecTimeout) as caught:
-            await asyncio.wait_for(running.exec(TREE.format(n=87651), timeout=1), HANG_S)
+            await asyncio.wait_for(running.exec(TREE.format(n=seconds), timeout=1), HANG_S)
         assert (caught.value.stdout, caught.value.stderr[:4]) == (b"part", b"perr")
         assert caught.value.tree_killed
-        assert await sleeping(running._sandbox, "87651") == []
+        assert await sleeping(running._sandbox, seconds) == []
 
     async def test_exec_own_124(self, running: RunningSandbox) -> None:
         """A command's own exit code 124 is not taken for the deadline."""
@@ -98,18 +99,19 @@ class ExecContract(ContractBase):
 
     async def test_exec_cancel(self, bench: Bench, running: RunningSandbox) -> None:
         """Cancelling the call ends every process of the command."""
+        seconds = nap()
         started = asyncio.Event()
         task = asyncio.ensure_future(
-            running.exec(TREE.format(n=87652), timeout=None, on_output=lambda name, data: started.set())
+            running.exec(TREE.format(n=seconds), timeout=None, on_output=lambda name, data: started.set())
         )
         if self.exec_caps(bench).stream:
             await asyncio.wait_for(started.wait(), HANG_S)
         else:
-            await bench.until("the command starts", lambda: sleeping(running._sandbox, "87652"))
+            await bench.until("the command starts", lambda: sleeping(running._sandbox, seconds))
         task.cancel()
         with pytest.raises(asyncio.CancelledError):
             await asyncio.wait_for(task, HANG_S)
-        assert await sleeping(running._sandbox, "87652") == []
+        assert await sleeping(running._sandbox, seconds) == []
 
     async def test_exec_output_bound(self, running: RunningSandbox) -> None:
         """Output beyond the limit is dropped, marked, and does not stop the command."""
@@ -143,9 +145,10 @@ class ExecContract(ContractBase):
 
     async def test_exec_background(self, bench: Bench, running: RunningSandbox) -> None:
         """A process left in the background does not hold the call, and lives on."""
-        result = await asyncio.wait_for(running.exec("sleep 87653 & echo started"), HANG_S)
+        seconds = nap()
+        result = await asyncio.wait_for(running.exec(f"sleep {seconds} & echo started"), HANG_S)
         assert result.text() == "started\n"
-        assert len(await sleeping(running._sandbox, "87653")) == 1
+        assert len(await sleeping(running._sandbox, seconds)) == 1
 
     async def test_exec_utf8(self, running: RunningSandbox) -> None:
         """Text of every script survives, whatever the locale inside."""

@@ -8,7 +8,7 @@ import pytest
 
 from openenv_sandbox.errors import ExecError, ExecTimeout
 from openenv_sandbox.testing.case import HANG_S, Bench, ContractBase
-from openenv_sandbox.testing.suite_raw import sleeping
+from openenv_sandbox.testing.suite_raw import nap, sleeping
 
 if TYPE_CHECKING:
     from openenv_sandbox.running import RunningSandbox
@@ -44,11 +44,14 @@ class ProcessContract(ContractBase):
 
     async def test_spawn_kill(self, bench: Bench, running: RunningSandbox) -> None:
         """Killing ends the process and its children, and its exit code is kept."""
-        process = await running.spawn("sleep 87661 & (setsid sleep 87661 || sleep 87661) & sleep 87661")
-        await bench.until("the process starts", lambda: sleeping(running._sandbox, "87661"))
+        seconds = nap()
+        process = await running.spawn(
+            f"sleep {seconds} & (setsid sleep {seconds} || sleep {seconds}) & sleep {seconds}"
+        )
+        await bench.until("the process starts", lambda: sleeping(running._sandbox, seconds))
         await process.kill()
         assert await process.wait(timeout=HANG_S) == 137
-        assert await sleeping(running._sandbox, "87661") == []
+        assert await sleeping(running._sandbox, seconds) == []
 
     async def test_spawn_bounded_logs(self, running: RunningSandbox) -> None:
         """Output that nobody reads does not block the process and is kept only in part."""
