@@ -247,16 +247,32 @@ async def test_a_lost_journal_is_made_up_for_by_labels_once_they_expire(
     theirs = await other.owner()
     foreign = await other.launch(theirs, expires=-10)
     await theirs.aclose()
-    for key in keys:
+    living = await world.launch(journal, expires=-10)  # its owner will extend it
+    for key in (*keys, living):
         await journal.close(key)
     report = await reaper.gc(journal, providers=[provider])
     assert (report.removed, {item.key for item in report.kept}) == ([], set(keys))
     report = await reaper.reap(provider, journal, clock=lambda: time.time() + 3700)
     assert {item.key for item in report.removed} == set(keys)
-    assert keys_of(cloud) == {foreign}
+    assert keys_of(cloud) == {foreign, living}
     report = await reaper.gc(journal, providers=[provider], wish=Wish(expired_any=True))
     assert [item.reason for item in report.removed] == ["expired, of another install"]
-    assert not cloud.live()
+    assert keys_of(cloud) == {living}
+
+
+async def test_labels_are_compared_again_before_a_delete(
+    dead: Any, cloud: FakeCloud, world: World, tmp_path: Path, provider: FakeProvider, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """A backend whose filter lets everything through costs another install nothing."""
+    other = World(tmp_path / "theirs", provider)
+    theirs = await other.owner()
+    foreign = await other.launch(theirs, expires=-10)
+    await theirs.aclose()
+    journal, _ = await dead(0)
+    real = provider.list
+    monkeypatch.setattr(provider, "list", lambda labels: real({}))
+    report = await reaper.gc(journal, providers=[provider])
+    assert (report.removed, keys_of(cloud)) == ([], {foreign})
 
 
 async def test_a_run_can_be_removed_by_name_and_no_other_goes(dead: Any, cloud: FakeCloud, world: World) -> None:
@@ -335,11 +351,11 @@ async def test_a_backend_that_finds_nothing_keeps_the_row_until_the_sandbox_is_o
     dead: Any, cloud: FakeCloud, world: World
 ) -> None:
     journal, _ = await dead(1, lost=True, settle=-1)
-    blind = cloud.provider(start="exec", findable="none", labels="journal")()
+    blind = cloud.provider(start="exec", findable="none", labels="journal", lifetime="none")()
     report = await reaper.reap(blind, journal)
     assert [item.reason for item in report.kept] == ["cannot be looked for on this backend; kept until it expires"]
     await reaper.reap(blind, journal, clock=lambda: time.time() + 3601)
-    assert await journal.rows() == []
+    assert (await journal.rows(), cloud.count("find"), cloud.count("list")) == ([], 0, 0)
 
 
 async def test_images_are_dropped_when_asked_for(cloud: FakeCloud, world: World, dead: Any) -> None:
