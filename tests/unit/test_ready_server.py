@@ -239,13 +239,16 @@ async def _logs() -> bytes:
 
 
 async def test_a_silent_listener_does_not_hold_the_probe() -> None:
-    server = await asyncio.start_server(lambda r, w: None, "127.0.0.1", 0)
+    held: list[asyncio.StreamWriter] = []
+    server = await asyncio.start_server(lambda _, writer: held.append(writer), "127.0.0.1", 0)
     try:
         url = f"http://127.0.0.1:{server.sockets[0].getsockname()[1]}"
         with pytest.raises(ReadyTimeout, match="no answer"):
             await wait_ready(at(url), Server(), timeout=0.3)
     finally:
         server.close()
+        for writer in held:
+            writer.close()
 
 
 async def test_output_wakes_the_probe(monkeypatch: pytest.MonkeyPatch) -> None:
