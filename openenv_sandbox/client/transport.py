@@ -6,7 +6,7 @@ import asyncio
 import os
 import socket
 import ssl
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING, Any, cast
 
 import anyio
 
@@ -145,8 +145,7 @@ class AsyncConnection(Connection, asyncio.BufferedProtocol):
 
     def connection_made(self, transport: asyncio.BaseTransport) -> None:
         """Called by the loop."""
-        assert isinstance(transport, asyncio.Transport)
-        self._transport = transport
+        self._transport = cast("asyncio.Transport", transport)  # uvloop's is no subclass
         sock = transport.get_extra_info("socket")
         if isinstance(sock, socket.socket) or hasattr(sock, "setsockopt"):
             tune(sock)

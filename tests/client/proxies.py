@@ -77,22 +77,20 @@ class FaultyProxy:
             return
         assert self.upstream is not None
         up_reader, up_writer = await asyncio.open_connection("127.0.0.1", self.upstream)
-        if self.connect:
-            writer.write(b"HTTP/1.1 200 Connection established\r\n\r\n")
-        else:
-            up_writer.write(head)
-            writer.write(await up_reader.readuntil(b"\r\n\r\n"))
-        pumps = [
-            asyncio.ensure_future(self._pump(reader, up_writer)),
-            asyncio.ensure_future(self._pump(up_reader, writer)),
-        ]
+        pumps: list[asyncio.Future[None]] = []
         try:
+            if self.connect:
+                writer.write(b"HTTP/1.1 200 Connection established\r\n\r\n")
+            else:
+                up_writer.write(head)
+                writer.write(await up_reader.readuntil(b"\r\n\r\n"))
+            pumps = [asyncio.ensure_future(self._pump(*pair)) for pair in ((reader, up_writer), (up_reader, writer))]
             await asyncio.wait(pumps, timeout=self.cut_after, return_when=asyncio.FIRST_COMPLETED)
         finally:
+            up_writer.transport.abort()
             for pump in pumps:
                 pump.cancel()
             await asyncio.gather(*pumps, return_exceptions=True)
-            up_writer.transport.abort()
 
     async def _pump(self, source: asyncio.StreamReader, sink: asyncio.StreamWriter) -> None:
         with contextlib.suppress(OSError, asyncio.IncompleteReadError):
