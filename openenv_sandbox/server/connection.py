@@ -13,6 +13,8 @@ from openenv_sandbox.server.dispatch import END, FAIL, failure, refusal
 from openenv_sandbox.wire import codec, frames, messages
 
 if TYPE_CHECKING:
+    from collections.abc import Callable
+
     from openenv_sandbox.server.session import Outcome, Session
     from openenv_sandbox.server.sessions import SessionManager
 
@@ -132,6 +134,10 @@ class Connection(ABC):
     def _end(self, code: int, reason: str) -> None:
         """Send a close frame."""
 
+    def _direct(self) -> Callable[[bytes], bool] | None:
+        """How the session's thread may send the next answer by itself; None when it may not."""
+        return None
+
     def _pause_reading(self) -> None:
         """Stop taking messages, where the carrier can."""
 
@@ -161,7 +167,7 @@ class Connection(ABC):
             elif self._raw_rpc:
                 self._start_rpc(payload, session)
             else:
-                session.submit(payload, self._answered)
+                session.submit(payload, self._answered, self._direct())
         self._looping = False
         if self._paused and not self._over_bounds():
             self._paused = False

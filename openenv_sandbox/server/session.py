@@ -62,7 +62,8 @@ class Session:
         self.by_socket = False
         self.close_asked = False
         self.closed: asyncio.Future[None] | None = None
-        self.busy = 0
+        self._calls_running = 0
+        self._answering = False
         self.idle_timer: asyncio.TimerHandle | None = None
         self.closer: Callable[[Session], asyncio.Future[None]] | None = None
         self._dispatcher = dispatcher
@@ -106,13 +107,31 @@ class Session:
 
     # -- the way of messages ------------------------------------------------------------------------------------
 
-    def submit(self, payload: bytes | str, done: Callable[[Outcome], None]) -> None:
-        """Answer one message; ``done`` gets the outcome on this event loop, at once or later."""
+    @property
+    def busy(self) -> bool:
+        """Whether a call is running or waits to run."""
+        return self._calls_running > 0 or self._answering
+
+    def submit(
+        self,
+        payload: bytes | str,
+        done: Callable[[Outcome], None],
+        direct: Callable[[bytes], bool] | None = None,
+    ) -> None:
+        """Answer one message, the only one under way; ``done`` gets the outcome on this loop, at once or later.
+
+        Args:
+            payload: The message.
+            done: Gets the outcome.
+            direct: Called in the session's thread with the answer; if it returns True it has dealt with it, and the
+                event loop is not woken.
+        """
         if self.calls.threaded:
-            self.busy += 1
-            self.worker.submit(partial(self._respond, payload), partial(self._threaded_done, done))
+            self._answering = True
+            loop = asyncio.get_running_loop()
+            self.worker.post(partial(self._answer_in_thread, payload, done, direct, loop))
         elif self.calls.step.asynchronous or self.calls.reset.asynchronous or len(payload) > LARGE:
-            self.busy += 1
+            self._calls_running += 1
             self._inline = start(self._respond_inline(payload))
             self._inline.add_done_callback(partial(self._inline_done, done))
         else:
@@ -127,7 +146,7 @@ class Session:
     @property
     def threads_busy(self) -> bool:
         """Whether something runs that cannot be cancelled."""
-        return self.busy > 0 and not (self.calls.step.inline and self.calls.reset.inline)
+        return self.busy and not (self.calls.step.inline and self.calls.reset.inline)
 
     def shut(self, done: Callable[[Any, BaseException | None], None]) -> None:
         """Close the environment where it lives, after what runs there."""
@@ -186,11 +205,21 @@ class Session:
         self._large_answers = len(frame) > LARGE
         return frame
 
-    def _threaded_done(
-        self, done: Callable[[Outcome], None], outcome: Outcome | None, error: BaseException | None
+    def _answer_in_thread(
+        self,
+        payload: bytes | str,
+        done: Callable[[Outcome], None],
+        direct: Callable[[bytes], bool] | None,
+        loop: asyncio.AbstractEventLoop,
     ) -> None:
-        self._left()
-        done(outcome if outcome is not None else self._dispatcher.error(failure(error or RuntimeError("no answer"))))
+        try:
+            outcome = self._respond(payload)
+        except BaseException as error:  # nothing may end the thread
+            outcome = self._dispatcher.error(failure(error))
+        self.last_activity = time.monotonic()
+        self._answering = False
+        if direct is None or type(outcome) is not bytes or not direct(outcome):
+            deliver(loop, done, outcome)
 
     def _inline_done(self, done: Callable[[Outcome], None], task: asyncio.Task[Outcome]) -> None:
         self._inline = None
@@ -213,7 +242,7 @@ class Session:
         return await self._in_thread(self.calls.state)
 
     async def _settle(self, call: Callable[[], Any]) -> Any:
-        self.busy += 1
+        self._calls_running += 1
         try:
             result = call()
             return await result if inspect.isawaitable(result) else result
@@ -222,7 +251,7 @@ class Session:
 
     async def _in_thread(self, call: Callable[[], T]) -> T:
         """Run in the session's thread; the session stays busy until the call is over, whoever gives up waiting."""
-        self.busy += 1
+        self._calls_running += 1
 
         def counted() -> T:
             try:
@@ -235,7 +264,7 @@ class Session:
         return await self.worker.run(counted)
 
     def _left(self) -> None:
-        self.busy -= 1
+        self._calls_running -= 1
         self.last_activity = time.monotonic()
 
 

@@ -15,6 +15,7 @@ from email.utils import formatdate
 from typing import TYPE_CHECKING, Any
 
 from openenv_sandbox.server.connection import Connection
+from openenv_sandbox.server.direct import DirectSending
 from openenv_sandbox.wire import frames, limits
 
 if TYPE_CHECKING:
@@ -74,7 +75,7 @@ def carrier(receive: Callable[[], Awaitable[Any]], send: Callable[[Any], Awaitab
     return protocol
 
 
-class TakenConnection(Connection, asyncio.Protocol):
+class TakenConnection(DirectSending, Connection, asyncio.Protocol):
     """A connection whose transport is ours.
 
     Args:
@@ -115,6 +116,7 @@ class TakenConnection(Connection, asyncio.Protocol):
         self._connections.discard(carrier)
         self._connections.add(self)
         transport.set_protocol(self)
+        self._open_direct(transport)
         transport.write(self._response(scope, carrier.default_headers))
         _keep_alive(transport)
         self._timer = self._loop.call_later(self._ping_interval, self._check)
@@ -153,7 +155,7 @@ class TakenConnection(Connection, asyncio.Protocol):
                 self.received(opcode, payload)
             elif opcode == frames.PING:
                 if not self._close_sent:
-                    self._transport.write(frames.encode_frame(frames.PONG, payload, mask=False))
+                    self._write(frames.encode_frame(frames.PONG, payload, mask=False))
             elif opcode == frames.CLOSE:
                 self._closed_by_peer(payload)
                 return
@@ -164,6 +166,7 @@ class TakenConnection(Connection, asyncio.Protocol):
     def connection_lost(self, exc: Exception | None) -> None:
         """The socket is closed."""
         self._connections.discard(self)
+        self._close_direct()
         if self._timer is not None:
             self._timer.cancel()
         self.lost()
@@ -187,18 +190,13 @@ class TakenConnection(Connection, asyncio.Protocol):
 
     def _send(self, frame: bytes) -> None:
         if not self._close_sent:
-            size = len(frame)
-            if size > 65536:  # two writes cost less than copying that much
-                self._transport.write(frames.header(frames.TEXT, size, masked=False))
-                self._transport.write(frame)
-            else:
-                self._transport.write(frames.header(frames.TEXT, size, masked=False) + frame)
+            self._write(frames.header(frames.TEXT, len(frame), masked=False), frame)
 
     def _end(self, code: int, reason: str) -> None:
         if self._close_sent or self._transport.is_closing():
             return
         self._close_sent = True
-        self._transport.write(frames.encode_frame(frames.CLOSE, frames.close_payload(code, reason), mask=False))
+        self._write(frames.encode_frame(frames.CLOSE, frames.close_payload(code, reason), mask=False))
         self._later(self._transport.abort, CLOSE_TIMEOUT)
 
     def _closed_by_peer(self, payload: bytes) -> None:
@@ -206,7 +204,7 @@ class TakenConnection(Connection, asyncio.Protocol):
             self._close_sent = True
             code, _ = frames.parse_close(payload)
             answer = b"" if code == frames.NO_STATUS else payload[:2]
-            self._transport.write(frames.encode_frame(frames.CLOSE, answer, mask=False))
+            self._write(frames.encode_frame(frames.CLOSE, answer, mask=False))
         self.lost()
         self._transport.close()
         self._later(self._transport.abort, CLOSE_TIMEOUT)
@@ -239,7 +237,7 @@ class TakenConnection(Connection, asyncio.Protocol):
             self.close(frames.INTERNAL, "keepalive ping timeout")
             self._transport.abort()
         elif silent >= self._ping_interval * 0.9:
-            self._transport.write(frames.encode_frame(frames.PING, b"", mask=False))
+            self._write(frames.encode_frame(frames.PING, b"", mask=False))
 
 
 def _keep_alive(transport: asyncio.Transport) -> None:

@@ -2,7 +2,9 @@
 
 from __future__ import annotations
 
+import asyncio
 import importlib.util
+import json
 import logging
 import socket
 import ssl
@@ -13,7 +15,6 @@ from typing import TYPE_CHECKING, Any
 import pytest
 
 from openenv_sandbox.server import create_app, takeover
-from openenv_sandbox.server.ws import AsgiConnection
 from openenv_sandbox.wire import frames
 from tests.server.environments import Do, Inline, Recording, Saw
 from tests.server.peers import Running, in_process, serving, until
@@ -251,5 +252,42 @@ def test_under_uvloop(taken: list[bool]) -> None:
     assert taken == [True, True]
 
 
-def test_the_fallback_has_the_same_interface() -> None:
-    assert issubclass(AsgiConnection, takeover.TakenConnection.__mro__[1])
+async def test_answers_from_the_thread_and_pongs_from_the_loop_never_mix() -> None:
+    """Answers of a size the socket takes in part, with pings all the while: every frame is whole and in order.
+
+    Mutation: let DirectSending._send_direct send while `_clear` is False, or leave out the lock in `_write`
+    """
+    count = 300
+    async with serving(create_app(Recording, Do, Saw)) as server:
+        peer = await server.connect()
+        direct = 0
+        real = takeover.TakenConnection._send_direct
+
+        def counted(self: Any, frame: bytes) -> bool:
+            nonlocal direct
+            sent = real(self, frame)
+            direct += sent
+            return sent
+
+        with pytest.MonkeyPatch.context() as patch:
+            patch.setattr(takeover.TakenConnection, "_send_direct", counted)
+
+            async def talk() -> None:
+                for n in range(count):
+                    size = (10, 300_000, 3_000_000)[n % 3 if n % 30 == 2 else n % 2]
+                    peer.send({"type": "step", "data": {"what": f"big:{n}", "size": size}})
+                    peer.raw(frames.PING, b"%d" % n)
+                    await peer.writer.drain()
+
+            talking = asyncio.create_task(talk())
+            texts, pongs = [], []
+            while len(texts) < count or len(pongs) < count:
+                opcode, payload = await peer.frame()
+                if opcode == frames.PONG:
+                    pongs.append(int(payload))
+                else:
+                    texts.append(len(json.loads(payload)["data"]["observation"]["text"]))
+            await talking
+        assert pongs == list(range(count))
+        assert texts == [(10, 300_000, 3_000_000)[n % 3 if n % 30 == 2 else n % 2] for n in range(count)]
+        assert direct > 0
