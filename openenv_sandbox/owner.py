@@ -13,7 +13,7 @@ from typing import TYPE_CHECKING, Any
 from openenv_sandbox import portal, retry
 from openenv_sandbox.breaker import breaker
 from openenv_sandbox.errors import CleanupError, OpenEnvError, SandboxGone, ServerExited
-from openenv_sandbox.keepalive import KeepAlive
+from openenv_sandbox.keepalive import CLOCK, KeepAlive
 from openenv_sandbox.lifecycle import finish, keep
 
 if TYPE_CHECKING:
@@ -74,7 +74,8 @@ class Ownership:
         self.keep_alive: KeepAlive | None = None
         self.owned = owned
         self.home = asyncio.get_running_loop()
-        self.born = time.time()
+        self.clock = CLOCK.get()
+        self.born = self.clock.time()
         self.ready_at: float | None = None
         self.released_idle = False
         self._held, self._forget = held, forget
@@ -155,7 +156,7 @@ class Ownership:
         if ended is None or not await self._exists():
             asked = self.spec.timeouts.effective_lifetime
             return SandboxGone(
-                f"the sandbox no longer exists: it ended by itself {time.time() - self.born:.0f} s after its start "
+                f"the sandbox no longer exists: it ended by itself {self.clock.time() - self.born:.0f} s after its start "
                 f"(lifetime {asked:g} s)",
                 ref=self.ref,
                 hint="launch again and begin at reset(); an episode that was cut is no result",
@@ -258,8 +259,8 @@ class Ownership:
             return
         end: float | None = None
         if self.keep_alive is not None and self.provider.effective_capabilities().lifetime == "server-extendable":
-            left = self.born + self.spec.timeouts.effective_lifetime - time.time()
-            if left > 0 and (self.sandbox.info.expires_at or 0.0) < time.time() + left:
+            left = self.born + self.spec.timeouts.effective_lifetime - self.clock.time()
+            if left > 0 and (self.sandbox.info.expires_at or 0.0) < self.clock.time() + left:
                 end = await self.sandbox.extend(left)
         self._stop_local()
         if self.owned:
