@@ -12,13 +12,16 @@ import secrets as random
 from typing import TYPE_CHECKING, Literal, Protocol
 
 from openenv_sandbox.errors import ExecError, ExecTimeout, FileError
+from openenv_sandbox.lifecycle import finish
+from openenv_sandbox.shell import ExecResult
 
 if TYPE_CHECKING:
     from collections.abc import Mapping, Sequence
 
-    from openenv_sandbox.provider import SandboxRef
-    from openenv_sandbox.shell import ExecResult
+    from openenv_sandbox.provider import OutputSink, SandboxRef
+    from openenv_sandbox.shell import Command
 
+Stream = Literal["stdout", "stderr"]
 LOG_LIMIT = 4 * 1024 * 1024
 """Bytes after which a log file is put aside; the one before it is kept, an older one is not."""
 _WAIT_S = 20.0  # one waiting command; short enough for every proxy that cuts quiet connections
@@ -186,7 +189,7 @@ class Process:
         """Send ``signal`` to the process and everything it started. Like every detached process it ignores SIGINT."""
         await self._runner._kill_marked(self.id, signal)
 
-    async def logs(self, stream: Literal["stdout", "stderr"] = "stdout", *, tail: int | None = None) -> bytes:
+    async def logs(self, stream: Stream = "stdout", *, tail: int | None = None) -> bytes:
         """What it wrote so far, at least the last 4 MiB of it.
 
         Args:
@@ -250,3 +253,41 @@ async def spawn(
         text = result.stderr.decode("utf-8", "replace").strip()
         raise ExecError(f"the process could not be started: {text or result.exit_code}", ref=runner.ref)
     return process
+
+
+async def run_detached(runner: Runner, command: Command, kept: int, sink: OutputSink | None) -> ExecResult:
+    """Run a command that takes longer than the backend lets one run: detached, then waited for in pieces.
+
+    Output is handed to ``sink`` at the end. Raises what `RunningSandbox.exec` raises.
+    """
+    has_input = command.stdin is not None
+    process = await spawn(
+        runner, command.argv, stdin=has_input, env=command.env, cwd=command.cwd, user=command.user
+    )  # fmt: skip
+    try:
+        if isinstance(command.stdin, bytes):
+            await process.write_stdin(command.stdin, eof=True)
+        elif command.stdin is not None:
+            async for piece in command.stdin:
+                await process.write_stdin(piece)
+            await process.write_stdin(b"", eof=True)
+        code = await process.wait(timeout=command.timeout)
+    except ExecTimeout:
+        await process.kill()
+        raise ExecTimeout(
+            f"the command did not end within {command.timeout:g} s",
+            stdout=(await process.logs())[:kept],
+            stderr=(await process.logs("stderr"))[:kept],
+            ref=runner.ref,
+            hint="raise timeout=",
+        ) from None
+    except BaseException:
+        await finish(process.kill(), timeout=10.0)
+        raise
+    streams: dict[Stream, bytes] = {"stdout": await process.logs(), "stderr": await process.logs("stderr")}
+    await process.aclose()
+    if sink is not None:
+        for name, data in streams.items():
+            sink(name, data)
+    cut = any(len(data) > kept for data in streams.values())
+    return ExecResult(code, streams["stdout"][:kept], streams["stderr"][:kept], cut)

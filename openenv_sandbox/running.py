@@ -13,7 +13,7 @@ from typing import TYPE_CHECKING, Any, Final, Protocol
 
 from openenv_sandbox import files as _files
 from openenv_sandbox.errors import CapabilityError, ExecError
-from openenv_sandbox.process import Process
+from openenv_sandbox.process import Process, run_detached
 from openenv_sandbox.process import spawn as _spawn
 from openenv_sandbox.shell import MAX_OUTPUT, Command, ExecResult, ShellState, run, signal_marked
 
@@ -182,7 +182,11 @@ class RunningSandbox(_files.FileMethods):
             timeout=timeout,
         )
         kept = max_output if max_output is not None else limits.max_output or MAX_OUTPUT
-        result = await self._run(command, kept, redact, on_output)
+        longest = self._exec_caps().max_s
+        if longest is not None and (timeout is None or timeout > longest):
+            result = await run_detached(self, command, kept, on_output)
+        else:
+            result = await self._run(command, kept, redact, on_output)
         if check and not result.ok:
             tail = result.stderr[-2000:].decode("utf-8", "replace").strip()
             raise ExecError(

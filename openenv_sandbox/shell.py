@@ -78,6 +78,7 @@ async def run(
         return await Wrapped(sandbox, caps, command, output, state).run()
     except NoShell:
         state.has_shell = False
+    output = Output(max_output, secrets, on_output)
     return await _shell_less(sandbox, caps, command, output, lacking)
 
 
