@@ -5,6 +5,7 @@ from __future__ import annotations
 import threading
 from typing import TYPE_CHECKING, Any, TypeVar
 
+from openenv_sandbox import _dockerhost
 from openenv_sandbox.errors import (
     AuthError,
     CapabilityError,
@@ -20,12 +21,18 @@ from openenv_sandbox.errors import (
 from openenv_sandbox.lifecycle import CountedThreads
 
 if TYPE_CHECKING:
-    from collections.abc import Callable
+    from collections.abc import Callable, Mapping
 
     from openenv_sandbox._dockerhost import DockerHost
     from openenv_sandbox.provider import SandboxRef
 
 T = TypeVar("T")
+REMEDY: Mapping[str, str] = {
+    "ready": "",
+    "missing": "install and start docker (apt-get install docker.io), or set DOCKER_HOST",
+    "dead": "the socket is left over from a daemon that ended: start docker (systemctl start docker)",
+    "permission": "add yourself to the group docker (sudo usermod -aG docker $USER) and log in again",
+}
 CONCURRENCY = 64
 
 # (what the daemon says, error, hint); the first that is contained decides. Statuses alone tell too little: the daemon
@@ -155,6 +162,14 @@ class Daemon:
         import docker.tls
 
         host, tls = self.host, None
+        state, reason = _dockerhost.probe(host, timeout=10.0)
+        if state != "ready":
+            raise ProviderUnavailable(
+                f"the docker daemon cannot be reached: {reason} ({host.source})",
+                provider="docker",
+                retryable=state != "permission",
+                hint=REMEDY[state],
+            )
         if host.tls is not None:
             cert = (f"{host.tls}/cert.pem", f"{host.tls}/key.pem")
             tls = docker.tls.TLSConfig(client_cert=cert, ca_cert=f"{host.tls}/ca.pem", verify=host.verify)

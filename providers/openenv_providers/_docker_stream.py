@@ -47,7 +47,7 @@ class Reply:
         return self
 
     async def __aexit__(self, *_: object) -> None:
-        self.writer.transport.abort()
+        await _hang_up(self.writer)
 
     async def json(self) -> Any:
         """The whole body, parsed."""
@@ -83,7 +83,7 @@ async def request(host: DockerHost, method: str, path: str, body: Any = None, *,
                 text = (await asyncio.wait_for(reader.read(), _CONNECT_S)).decode("utf-8", "replace")
                 raise Refused(code, _message(text))
         except BaseException:
-            writer.transport.abort()
+            await _hang_up(writer)
             raise
     except (OSError, asyncio.IncompleteReadError, asyncio.TimeoutError, ValueError, IndexError) as error:
         raise ProviderUnavailable(
@@ -93,6 +93,12 @@ async def request(host: DockerHost, method: str, path: str, body: Any = None, *,
             hint="is it running? openenv providers docker --check",
         ) from error
     return reply
+
+
+async def _hang_up(writer: asyncio.StreamWriter) -> None:
+    """The socket is closed in the loop's next turn: give it one, the loop may be about to end."""
+    writer.transport.abort()
+    await asyncio.sleep(0)
 
 
 async def _connect(host: DockerHost) -> tuple[asyncio.StreamReader, asyncio.StreamWriter]:

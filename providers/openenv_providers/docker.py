@@ -15,6 +15,7 @@ from importlib.util import find_spec
 from typing import TYPE_CHECKING, Any, ClassVar
 
 from openenv_providers import _docker_convert as convert
+from openenv_providers._docker_daemon import REMEDY, Daemon
 from openenv_sandbox import _dockerhost
 from openenv_sandbox.capabilities import Capabilities, ExecCapabilities, Sizes
 from openenv_sandbox.errors import CapabilityError, OpenEnvError, SandboxGone
@@ -91,8 +92,6 @@ class DockerProvider(SandboxProvider):
 
     def __init__(self, options: Any = None) -> None:
         super().__init__(options)
-        from openenv_providers._docker_daemon import Daemon
-
         self.daemon = Daemon(_dockerhost.resolve(self.options.host), self.options.timeout_s)
         self._inside: bool | None = None
 
@@ -114,7 +113,7 @@ class DockerProvider(SandboxProvider):
                 "ssh -N -L /tmp/docker.sock:/var/run/docker.sock HOST, then DOCKER_HOST=unix:///tmp/docker.sock",
             )
         state, reason = _dockerhost.probe(host)
-        return Check(state == "ready", reason and f"{reason} ({host.source})", _REMEDY[state])
+        return Check(state == "ready", reason and f"{reason} ({host.source})", REMEDY[state])
 
     def effective_capabilities(self) -> Capabilities:
         """Less over TLS, where a connection cannot be closed by halves; more behind a stronger runtime."""
@@ -268,11 +267,3 @@ class DockerProvider(SandboxProvider):
     def _isolation(self) -> Isolation:
         runtime = self.options.runtime or ""
         return "gvisor" if runtime.startswith("runsc") else "vm" if runtime.startswith("kata") else "container"
-
-
-_REMEDY: Mapping[str, str] = {
-    "ready": "",
-    "missing": "install and start docker (apt-get install docker.io), or set DOCKER_HOST",
-    "dead": "the socket is left over from a daemon that ended: start docker (systemctl start docker)",
-    "permission": "add yourself to the group docker (sudo usermod -aG docker $USER) and log in again",
-}

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import asyncio
-import secrets
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
@@ -14,17 +13,15 @@ from openenv_providers.docker import DockerProvider
 
 from openenv_sandbox import _dockerhost, image
 from openenv_sandbox.provider import Prepared
-from openenv_sandbox.spec import SandboxSpec
+from tests.docker.docks import Docker
 
 if TYPE_CHECKING:
     from collections.abc import AsyncIterator, Callable, Iterator
 
     from openenv_sandbox.errors import OpenEnvError
-    from openenv_sandbox.provider import Sandbox
 
 REPO = Path(__file__).resolve().parents[2]
 BASE = "openenv-base:local"
-SLEEP = ("sleep", "600")
 
 
 @pytest.fixture(scope="session")
@@ -63,28 +60,6 @@ def echo_image(
     yield Prepared(built.tag, built.config, built.id, owned=True)
     if built.tag not in before:
         engine.images.remove(built.tag, force=True)
-
-
-class Docker:
-    """Makes containers through the provider under a label of its own, and counts what is left of them."""
-
-    def __init__(self, provider: DockerProvider, engine: docker.DockerClient, prepared: Prepared) -> None:
-        self.provider, self.engine, self.prepared = provider, engine, prepared
-        self.run = f"t{secrets.token_hex(6)}"
-
-    def key(self) -> str:
-        return f"oe-{self.run[:8]}-{secrets.token_hex(6)}"
-
-    async def create(self, *, key: str | None = None, prepared: Prepared | None = None, **fields: Any) -> Sandbox:
-        fields = {"command": SLEEP, **fields}
-        prepared = prepared or self.prepared
-        labels = {**fields.pop("labels", {}), "oe-run": self.run, "oe-install": "tests"}
-        spec = SandboxSpec(image=prepared.ref, **fields).model_copy(update={"labels": labels})
-        return await self.provider.create(prepared, spec, key=key or self.key())
-
-    def containers(self) -> list[Any]:
-        """Those of this test, in any state."""
-        return list(self.engine.containers.list(all=True, filters={"label": f"oe-run={self.run}"}))
 
 
 @pytest.fixture
