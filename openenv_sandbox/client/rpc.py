@@ -131,5 +131,5 @@ class Rpc:
         awaited, self._awaited = self._awaited, None
         if blocking is not None:
             blocking.close()
-        if awaited is not None and awaited[0] is asyncio.get_running_loop():
+        if awaited is not None and awaited[0].is_running():  # sockets of another loop end with it
             await awaited[1].aclose()

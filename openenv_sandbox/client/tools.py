@@ -84,7 +84,11 @@ class MCPClientBase(EnvClient[Any, Any, Any]):
 
     async def _before_open(self) -> None:
         await self._close_remote()
-        result = await self._remote("openenv/session/create", {})
+        try:
+            result = await self._remote("openenv/session/create", {})
+        except OpenEnvError:
+            await self._drop_rpc()
+            raise
         self._session_id = str(result["session_id"])
         self._query = f"session_id={quote(self._session_id)}"
 
@@ -93,9 +97,12 @@ class MCPClientBase(EnvClient[Any, Any, Any]):
             await super()._end_session()
         finally:
             await self._close_remote()
-            rpc, self._rpc = self._rpc, None
-            if rpc is not None:
-                await rpc.aclose()
+            await self._drop_rpc()
+
+    async def _drop_rpc(self) -> None:
+        rpc, self._rpc = self._rpc, None
+        if rpc is not None:
+            await rpc.aclose()
 
     async def _close_remote(self) -> None:
         session, self._session_id = self._session_id, None
