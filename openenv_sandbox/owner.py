@@ -154,9 +154,9 @@ class Ownership:
             return None
         ended = None if self._watch.exception() is not None else self._watch.result()
         if ended is None or not await self._exists():
-            asked = self.spec.timeouts.effective_lifetime
+            asked, age = self.spec.timeouts.effective_lifetime, self.clock.time() - self.born
             return SandboxGone(
-                f"the sandbox no longer exists: it ended by itself {self.clock.time() - self.born:.0f} s after its start "
+                f"the sandbox no longer exists: it ended by itself {age:.0f} s after its start "
                 f"(lifetime {asked:g} s)",
                 ref=self.ref,
                 hint="launch again and begin at reset(); an episode that was cut is no result",
