@@ -158,11 +158,7 @@ class CountedThreads:
         else:
             lane.busy += 1
         future: asyncio.Future[T] = loop.create_future()
-        try:
-            _start(loop, future, fn, args, lane.leave)
-        except BaseException:
-            lane.leave()
-            raise
+        _start(loop, future, fn, args, lane.leave, bounded=True)
         return await future
 
 
@@ -188,6 +184,8 @@ def _start(
     fn: Callable[..., T],
     args: tuple[Any, ...],
     ended: Callable[[], None],
+    *,
+    bounded: bool = False,
 ) -> None:
     def deliver(value: T | None, error: BaseException | None) -> None:
         ended()
@@ -214,4 +212,11 @@ def _start(
 
     context = contextvars.copy_context()
     name = f"openenv-{getattr(fn, '__name__', 'call')}"
-    threading.Thread(target=context.run, args=(run,), name=name, daemon=True).start()
+    try:
+        threading.Thread(target=context.run, args=(run,), name=name, daemon=True).start()
+    except RuntimeError:
+        # At interpreter shutdown no thread starts any more; cleanup is better done late than never.
+        if not bounded:
+            ended()
+            raise
+        context.run(run)

@@ -250,3 +250,19 @@ def test_the_process_exits_while_a_call_hangs(how: str) -> None:
     )
     done = subprocess.run([sys.executable, "-c", code], capture_output=True, text=True, timeout=60)
     assert (done.returncode, done.stdout.strip()) == (0, "out"), done.stderr
+
+
+async def test_where_no_thread_can_start_a_bounded_call_runs_here(monkeypatch: pytest.MonkeyPatch) -> None:
+    """At interpreter shutdown a delete by a blocking SDK still happens; an unbounded wait is refused.
+
+    Scenario: A17
+    Mutation: lifecycle._start lets the RuntimeError of Thread.start out for bounded calls
+    """
+
+    def start(self: threading.Thread) -> None:
+        raise RuntimeError("can't create new thread at interpreter shutdown")
+
+    monkeypatch.setattr(threading.Thread, "start", start)
+    assert await CountedThreads(1).run(divmod, 7, 2) == (3, 1)
+    with pytest.raises(RuntimeError, match="new thread"):
+        await daemon_call(divmod, 7, 2)
