@@ -85,6 +85,7 @@ if TYPE_CHECKING:
     from openenv_sandbox.registry import providers as providers
     from openenv_sandbox.running import RunningSandbox as RunningSandbox
     from openenv_sandbox.server import Environment as Environment
+    from openenv_sandbox.server import create_app as create_app
     from openenv_sandbox.shell import ExecResult as ExecResult
     from openenv_sandbox.spec import NetworkPolicy as NetworkPolicy
     from openenv_sandbox.spec import PortSpec as PortSpec
@@ -171,6 +172,7 @@ _HOMES = {
     "providers": "registry",
     "RunningSandbox": "running",
     "Environment": "server",
+    "create_app": "server",
     "ExecResult": "shell",
     "NetworkPolicy": "spec",
     "PortSpec": "spec",

@@ -4,12 +4,15 @@ from __future__ import annotations
 
 import functools
 import inspect
+import logging
 from typing import TYPE_CHECKING, Any
 
 from openenv_sandbox.server.environment import Environment
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Mapping
+
+logger = logging.getLogger("openenv.server")
 
 
 def environment_class(factory: Callable[[], Any]) -> type | None:
@@ -53,7 +56,7 @@ class Method:
         inline: It may be called on the event loop.
     """
 
-    __slots__ = ("_accepted", "_function", "asynchronous", "inline")
+    __slots__ = ("_accepted", "_function", "_label", "asynchronous", "inline")
 
     def __init__(self, env: Any, name: str, *, blocking: bool, skip: int) -> None:
         function = _overridden(env, f"{name}_async")
@@ -64,6 +67,7 @@ class Method:
             self.asynchronous = True
         self.inline = self.asynchronous or not blocking
         self._function = function
+        self._label = f"{type(env).__name__}.{name}"
         names = accepted(function)
         if names is not None and skip:
             # The action goes by position, so its parameter must not be offered as a keyword as well.
@@ -77,7 +81,16 @@ class Method:
         names = self._accepted
         if names is None:
             return self._function(*args, **kwargs)
+        ignored = frozenset(kwargs) - names
+        if ignored:
+            _tell_ignored(self._label, ignored)
         return self._function(*args, **{key: value for key, value in kwargs.items() if key in names})
+
+
+@functools.lru_cache(maxsize=256)
+def _tell_ignored(label: str, ignored: frozenset[str]) -> None:
+    """Say once that arguments have no effect: a seed that is dropped in silence ruins a group of rollouts."""
+    logger.warning("%s does not take %s: ignored", label, ", ".join(sorted(ignored)))
 
 
 class Calls:
