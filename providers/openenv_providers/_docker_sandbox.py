@@ -22,6 +22,9 @@ _TAIL = 50
 _CODE_S = 5.0
 """How long the daemon may take to write down an exit code after the output ended."""
 
+_END_S = 1.0
+"""How long after a killed command the daemon may take to notice that the whole container ended."""
+
 
 class Owner(Protocol):
     """What a container asks of its provider."""
@@ -102,6 +105,9 @@ class DockerSandbox(Sandbox):
 
     async def _died(self, what: str, error: BaseException | None, code: int | None = None) -> None:
         """Raise when the container ended, or the code is unknown; a command that was merely killed is neither."""
+        # The command's end is told before the container's: a SIGKILL (137) may have come with it.
+        with contextlib.suppress(asyncio.TimeoutError, TimeoutError, SandboxGone):
+            await asyncio.wait_for(self._ended(), _END_S)
         state = (await self._provider.inspect(self.ref)).get("State") or {}
         if not state.get("Running"):
             text = f"{what}: the container ended meanwhile (exit code {state.get('ExitCode')})"
@@ -157,16 +163,19 @@ class DockerSandbox(Sandbox):
 
     async def wait_exit(self) -> Exit:
         """The daemon's own wait."""
-        try:
-            path = f"/containers/{self.ref.id}/wait?condition=not-running"
-            async with await stream.request(self._daemon.host, "POST", path) as reply:
-                code = int((await reply.json())["StatusCode"])
-        except (stream.Refused, ValueError, KeyError) as error:
-            raise SandboxGone("the container is gone", ref=self.ref) from error
+        code = await self._ended()
         tail = b""
         with contextlib.suppress(OpenEnvError):
             tail = await self.logs(tail=_TAIL)
         return Exit(code, tail)
+
+    async def _ended(self) -> int:
+        path = f"/containers/{self.ref.id}/wait?condition=not-running"
+        try:
+            async with await stream.request(self._daemon.host, "POST", path) as reply:
+                return int((await reply.json())["StatusCode"])
+        except (stream.Refused, ValueError, KeyError) as error:
+            raise SandboxGone("the container is gone", ref=self.ref) from error
 
     async def first_output(self) -> None:
         """The first byte of the followed log."""

@@ -12,7 +12,7 @@ from openenv_providers import _docker_images
 from openenv_providers.docker import DockerProvider
 
 from openenv_sandbox import _dockerhost, image
-from openenv_sandbox.provider import Prepared
+from openenv_sandbox.provider import Prepared, SandboxRef
 from tests.docker.docks import Docker
 
 if TYPE_CHECKING:
@@ -68,7 +68,7 @@ async def dock(engine: docker.DockerClient, echo_image: Prepared) -> AsyncIterat
     found = Docker(provider, engine, echo_image)
     yield found
     for container in await asyncio.to_thread(found.containers):
-        await asyncio.to_thread(container.remove, force=True, v=True)
+        await provider.delete(SandboxRef("docker", provider.scope(), container.id))
     for prepared in await _docker_images.ours(provider.daemon):
         if found.run[:8] in prepared.ref:
             await provider.drop(prepared)
