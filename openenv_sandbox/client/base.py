@@ -21,6 +21,7 @@ if TYPE_CHECKING:
     from openenv_sandbox.client.connection import Connection
     from openenv_sandbox.client.result import Reply, StepReply, StepResult
     from openenv_sandbox.client.sync import SyncEnvClient
+    from openenv_sandbox.launcher import LaunchHandle
 
 ActT = TypeVar("ActT")
 ObsT = TypeVar("ObsT")
@@ -227,11 +228,11 @@ class EnvClient(ClientCore, Generic[ActT, ObsT, StateT]):
         return self._sync_face
 
     @classmethod
-    def launch(cls, image: Any = None, **kwargs: Any) -> Any:
+    def launch(cls, image: str | os.PathLike[str] | None = None, **kwargs: Any) -> LaunchHandle[Self]:
         """Launch a sandbox of ``image`` (default: this client's own) and connect: see `openenv_sandbox.launch`."""
-        from importlib import import_module
+        from openenv_sandbox.launcher import launch
 
-        return import_module("openenv_sandbox.launcher").launch(image, client=cls, **kwargs)
+        return launch(image, client=cls, **kwargs)
 
     # ------------------------------------------------------------------------------- one coroutine for both faces
 

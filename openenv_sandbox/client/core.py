@@ -132,10 +132,12 @@ class ClientCore:
         if self._face == face:
             return
         conn = self._conn
-        if self._face is not None and conn is not None and conn.lost is None:
-            if not (isinstance(conn, AsyncConnection) and conn.loop.is_closed()):
+        if conn is not None and conn.lost is None:
+            awaited = isinstance(conn, AsyncConnection)
+            if isinstance(conn, AsyncConnection) and conn.loop.is_closed():
+                conn.abort("the event loop it was opened in has ended")
+            elif awaited != (face == "async"):
                 raise self._mixed(face, touched)
-            conn.abort("the event loop it was opened in has ended")
         self._face = face
 
     def _mixed(self, face: Face, touched: str) -> UsageError:

@@ -132,6 +132,16 @@ async def test_the_first_use_decides(server: EnvServer) -> None:
     client.sync().close()
 
 
+async def test_a_session_somebody_else_opened_decides_too(server: EnvServer) -> None:
+    client = EchoClient(server.url)
+    await client._connect_async()  # what a launcher does: no face was chosen yet
+    for use in (lambda: client.sync().reset(), lambda: client.reset().observation):
+        with pytest.raises(UsageError, match="await"):
+            use()
+    assert (await client.reset()).reward == 0.0
+    await client.close()
+
+
 def test_three_method_form_and_public_override(server: EnvServer) -> None:
     with ThreeMethods(server.url).sync() as client:
         client.reset()
