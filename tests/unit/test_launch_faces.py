@@ -165,7 +165,7 @@ async def test_a_server_is_started_once_with_what_the_image_says(cloud: FakeClou
         workdir="/",
     ) as env:
         await env.reset()
-        seen = await env.sandbox.exec('cat "$HOME/seen"')
+        seen = await env.sandbox.exec('cat "$HOME/seen"', redact=False)
         assert seen.text() == "a'b c|bbbbbb|67108864|/\n"
     create = next(call.args for call in cloud.calls if call.op == "create")
     assert create["env"].get("B") is None
