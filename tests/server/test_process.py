@@ -114,7 +114,7 @@ def test_by_a_listening_descriptor() -> None:
 def test_a_process_ends_though_a_step_never_does() -> None:
     """The thread of a stuck step does not hold the process.
 
-    Mutation: make the threads of Worker non-daemon
+    Mutation: wait without a timeout in SessionManager.aclose
     """
     port = free_port()
     with uvicorn("tests.server.apps:app", "--port", str(port), "--timeout-graceful-shutdown", "1") as process:
