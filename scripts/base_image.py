@@ -44,7 +44,7 @@ LEFT_OUT = {
 }
 BACKENDS = ("hatchling", "setuptools", "wheel")  # so that an environment installs with --no-build-isolation
 UNWANTED = re.compile(
-    r"/(share/(doc|man|info|locale|lintian|bash-completion|doc-base|common-licenses)|(idlelib|turtledemo|lib2to3|ensurepip/_bundled|tkinter)|"
+    r"/(share/(doc|man|info|locale|lintian|bash-completion|doc-base|common-licenses)|(idlelib|turtledemo|lib2to3|tkinter)|"
     r"config-3[^/]*|test|tests|lib/python3[^/]*/site-packages)/|\.a\Z|\.opt-[12]\.pyc\Z|EXTERNALLY-MANAGED\Z"
 )
 PREFIX = Path(sys.base_prefix).resolve()

@@ -14,6 +14,7 @@ from openenv_providers.docker import DockerProvider
 
 from openenv_sandbox import _dockerhost
 from openenv_sandbox.errors import CapabilityError, EndpointError, ProviderUnavailable
+from openenv_sandbox.image import parse
 from openenv_sandbox.running import RunningSandbox
 from openenv_sandbox.spec import SandboxSpec
 from openenv_sandbox.testing.case import DirectOwner
@@ -144,13 +145,19 @@ async def test_a_kill_closes_the_relay(dock: Docker) -> None:
             await endpoint.aclose()
 
 
-async def test_an_allowlist_is_refused() -> None:
-    """Docker has no allowlist, and says so before anything is created.
+async def test_what_docker_cannot_keep_is_refused() -> None:
+    """Docker has no allowlist and no bound on disks, and says so before anything is created.
 
     Scenario: M03
     Mutation: "hosts" is added to the declared network policies
     """
-    assert DockerProvider.capabilities.network == {"full", "none"}
+    from openenv_sandbox.capcheck import check
+
+    caps = DockerProvider.capabilities
+    for fields in ({"network": {"mode": "allowlist", "hosts": ["example.org"]}}, {"resources": {"disk_mb": 100}}):
+        spec = SandboxSpec(image="me/env:1", **fields)
+        with pytest.raises(CapabilityError, match=next(iter(fields))):
+            check(spec, parse("me/env:1"), caps, provider="docker")
 
 
 async def test_the_address_is_a_literal(dock: Docker) -> None:
