@@ -75,6 +75,22 @@ class Creation:
         self._counted = _Counted(provider)
         self._task: asyncio.Task[Sandbox] | None = None
         self._settle_until = 0.0
+        self.held: retry.Held | None = None
+
+    async def take_place(self) -> None:
+        """Wait until one more sandbox may live, where the backend's limit is known. Before anything is written.
+
+        Raises:
+            CreateTimeout: None ended within the timer ``create``; says how many are in use.
+        """
+        limit = self.provider.effective_capabilities().max_concurrency
+        if limit is not None:
+            gate = retry.gate(self.provider.name, self.provider.scope(), live=limit)
+            self.held = await gate.slot(timeout=self.spec.timeouts.create)
+
+    def _give_place_back(self) -> None:
+        if self.held is not None:
+            self.held.release()
 
     async def run(self, prepared: Prepared) -> Sandbox:
         """Create, and write down what came of it.
@@ -133,6 +149,7 @@ class Creation:
         task, counted = self._task, self._counted
         if task is None:
             await self.journal.close(self.key)
+            self._give_place_back()
             return True
         if not task.done() and not counted.running and counted.made is None:
             task.cancel()  # it waits for its turn, or between two tries: no request is on its way
@@ -163,6 +180,7 @@ class Creation:
             await quietly(self.journal.pending_delete(self.key))
         for ref in refs:
             await delete_ref(self.provider, ref, deadline=UNDO_S)
+        self._give_place_back()
         await self.journal.close(self.key)
         if refs:
             self.reporter.emit("stopped")

@@ -125,10 +125,11 @@ class _Launch:
         timeouts = spec.timeouts
         expires_at = clock.time() + timeouts.effective_lifetime
         settle = timeouts.prepare + timeouts.create + caps.create_settle_s
-        scope, note_text = provider.scope(), plan.image.source or plan.image.name
-        await journal.intent(key, provider.name, scope, clock.time() + settle, note_text, expires_at=expires_at)
         full = self._complete(spec, caps, journal, key, expires_at)
         self.creation = Creation(provider, journal, key, full, self.reporter, expires_at)
+        await self.creation.take_place()
+        scope, note_text = provider.scope(), plan.image.source or plan.image.name
+        await journal.intent(key, provider.name, scope, clock.time() + settle, note_text, expires_at=expires_at)
         self.reporter.emit("building", f"preparing {note_text}")
         prepared = await prepare(provider, spec, plan.image, on_log=self._on_log)
         # The request leaves now: from here on the row need not allow for the preparation.
@@ -184,7 +185,13 @@ class _Launch:
         hidden = tuple(self.hidden)
         self.reporter.ref = sandbox.ref
         self.owner = owner = Ownership(
-            sandbox, self.lease, journal, spec, self.reporter, forget=lambda: redact.forget(*hidden)
+            sandbox,
+            self.lease,
+            journal,
+            spec,
+            self.reporter,
+            held=self.creation.held if self.creation is not None else None,
+            forget=lambda: redact.forget(*hidden),
         )
         self.reporter.emit("created")
         owner.start_keep_alive(lease)

@@ -357,3 +357,28 @@ async def test_an_idle_client_lets_its_sandbox_go() -> None:
                     await env.step({"a": 1})
     finally:
         CLOCK.reset(token)
+
+
+async def test_a_documented_limit_is_never_exceeded() -> None:
+    """Twelve launches, three places, slow deletes: never more than three live, the others wait, all come to their turn.
+
+    Scenario: I01, I04
+    Mutation: pipeline does not wait in Creation.take_place, or Ownership gives the place back before the delete
+    """
+    with FakeCloud(quota=3) as cloud:
+        slow = cloud.faults.add("delete", delay=0.05, times=None)
+        provider = cloud.provider("limited", max_concurrency=3)
+
+        async def one() -> None:
+            async with launch("fake-env:1", provider=provider) as env:
+                await env.reset()
+
+        await asyncio.gather(*(one() for _ in range(12)))
+        assert (cloud.peak, cloud.count("create"), slow.hits) == (3, 12, 12)
+        held = [await launch("fake-env:1", provider=provider) for _ in range(3)]
+        with pytest.raises(CreateTimeout, match="3"):
+            await launch("fake-env:1", provider=provider, timeouts={"create": 0.1})
+        for client in held:
+            await client.close()
+        await one()
+        await nothing_left(cloud)
