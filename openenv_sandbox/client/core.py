@@ -5,13 +5,12 @@ from __future__ import annotations
 import asyncio
 import contextlib
 import contextvars
-import inspect
 import os
 import sys
 import threading
 import time
 import weakref
-from typing import TYPE_CHECKING, Any, Literal
+from typing import TYPE_CHECKING, Any
 
 import anyio
 
@@ -19,6 +18,7 @@ from openenv_sandbox import portal
 from openenv_sandbox.client import target as targets
 from openenv_sandbox.client.blocking import BlockingConnection
 from openenv_sandbox.client.connection import Connection, Settings, again
+from openenv_sandbox.client.containers import Face, OwnContainer
 from openenv_sandbox.client.handles import Handle
 from openenv_sandbox.client.transport import AsyncConnection
 from openenv_sandbox.errors import (
@@ -38,8 +38,6 @@ if TYPE_CHECKING:
 
     from openenv_sandbox.provider import Endpoint
 
-Face = Literal["async", "sync"]
-
 driving: contextvars.ContextVar[bool] = contextvars.ContextVar("openenv_driving", default=False)
 """Set while the blocking face runs a coroutine method of a subclass: awaiting inside it is not a change of face."""
 
@@ -47,7 +45,7 @@ _HOOK_S = 5.0
 _DIAL_TRIES = 3
 
 
-class ClientCore:
+class ClientCore(OwnContainer):
     """Configuration and session of one client."""
 
     allow_insecure: bool = False
@@ -356,50 +354,6 @@ class ClientCore:
                 loop, self._own_loop = self._own_loop, None
                 if loop is not None and not loop.is_running():
                     loop.close()
-
-    # -------------------------------------------------------------------------------------- containers of old code
-
-    async def _start_provider(self) -> None:
-        """Start the container provider given to the constructor, once."""
-        provider = self._provider
-        if provider is None or self._base_url or self._provider_runs:
-            return
-        start = getattr(provider, "start_container", None) or getattr(provider, "start", None)
-        if start is None:
-            raise ConfigError(f"{type(provider).__name__} has neither start_container() nor start()")
-        needed = [
-            p.name
-            for p in inspect.signature(start).parameters.values()
-            if p.default is p.empty and p.kind in (p.POSITIONAL_ONLY, p.POSITIONAL_OR_KEYWORD, p.KEYWORD_ONLY)
-        ]
-        if needed:
-            raise ConfigError(
-                f"{type(provider).__name__}.{start.__name__}() needs {', '.join(needed)}",
-                hint="start it yourself and pass base_url=",
-            )
-        self._provider_runs = True
-        url = await self._in_thread(start)
-        self._base_url = str(url).rstrip("/")
-        ready = getattr(provider, "wait_for_ready", None)
-        if ready is not None:
-            await self._in_thread(ready, self._base_url)
-
-    async def _stop_provider(self) -> None:
-        if self._provider_runs:
-            self._provider_runs = False
-            self._base_url = ""
-            for name in ("stop_container", "stop", "close"):
-                stop = getattr(self._provider, name, None)
-                if stop is not None:
-                    await self._in_thread(stop)
-                    return
-
-    async def _in_thread(self, fn: Callable[..., Any], *args: Any) -> Any:
-        if self._face == "async":
-            value = await anyio.to_thread.run_sync(fn, *args)
-        else:
-            value = fn(*args)
-        return value
 
 
 def _running_loop() -> asyncio.AbstractEventLoop | None:

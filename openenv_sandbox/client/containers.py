@@ -1,0 +1,66 @@
+"""The ``provider=`` of older code: an object that starts a container at the first call and stops it at the close."""
+
+from __future__ import annotations
+
+import inspect
+from typing import TYPE_CHECKING, Any, Literal
+
+import anyio
+
+from openenv_sandbox.errors import ConfigError
+
+if TYPE_CHECKING:
+    from collections.abc import Callable
+
+Face = Literal["async", "sync"]
+
+
+class OwnContainer:
+    """What a client does with such an object."""
+
+    _provider: Any
+    _provider_runs: bool
+    _base_url: str
+    _face: Face | None
+
+    async def _start_provider(self) -> None:
+        """Start the container provider given to the constructor, once."""
+        provider = self._provider
+        if provider is None or self._base_url or self._provider_runs:
+            return
+        start = getattr(provider, "start_container", None) or getattr(provider, "start", None)
+        if start is None:
+            raise ConfigError(f"{type(provider).__name__} has neither start_container() nor start()")
+        needed = [
+            p.name
+            for p in inspect.signature(start).parameters.values()
+            if p.default is p.empty and p.kind in (p.POSITIONAL_ONLY, p.POSITIONAL_OR_KEYWORD, p.KEYWORD_ONLY)
+        ]
+        if needed:
+            raise ConfigError(
+                f"{type(provider).__name__}.{start.__name__}() needs {', '.join(needed)}",
+                hint="start it yourself and pass base_url=",
+            )
+        self._provider_runs = True
+        url = await self._in_thread(start)
+        self._base_url = str(url).rstrip("/")
+        ready = getattr(provider, "wait_for_ready", None)
+        if ready is not None:
+            await self._in_thread(ready, self._base_url)
+
+    async def _stop_provider(self) -> None:
+        if self._provider_runs:
+            self._provider_runs = False
+            self._base_url = ""
+            for name in ("stop_container", "stop", "close"):
+                stop = getattr(self._provider, name, None)
+                if stop is not None:
+                    await self._in_thread(stop)
+                    return
+
+    async def _in_thread(self, fn: Callable[..., Any], *args: Any) -> Any:
+        if self._face == "async":
+            value = await anyio.to_thread.run_sync(fn, *args)
+        else:
+            value = fn(*args)
+        return value
