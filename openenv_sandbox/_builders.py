@@ -26,6 +26,7 @@ if TYPE_CHECKING:
 
 TAIL_LINES = 60
 _ESCAPE = re.compile(r"\x1b\[[0-9;?]*[A-Za-z]")
+_NOISE = re.compile(r"#\d+ sha256:[0-9a-f]{64}\Z")  # BuildKit 20.10 names every step by its digest too
 _lock = threading.Lock()
 _seen: dict[tuple[str, int], BuildKit | None] = {}
 
@@ -193,7 +194,7 @@ async def _close(stream: object) -> None:
 
 def _tell(line: str, tail: deque[str], on_log: LogSink) -> None:
     text = "".join(char for char in _ESCAPE.sub("", line.rstrip()) if char.isprintable() or char == "\t")
-    if text:
+    if text and not _NOISE.match(text):
         tail.append(text)
         on_log(text)
 

@@ -88,6 +88,7 @@ async def test_both_builders(build: Build, builder: str, engine: docker.DockerCl
     found = await asyncio.to_thread(engine.images.get, built.tag)
     assert found.labels[LABEL].startswith("build_env")
     assert "s3kret-canary" not in str([found.attrs, found.history()])
+    assert await image.resolve_config(image.parse(built.tag)) == built.config
     again: list[str] = []
     assert (await build(text, lines=again)).id == built.id
     assert again == [f"{built.tag} is there already"]
