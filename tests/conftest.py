@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import _queue
 import fcntl
 import os
 import shutil
@@ -9,10 +10,15 @@ import subprocess
 from typing import TYPE_CHECKING
 
 import pytest
+from hypothesis import settings
 
 if TYPE_CHECKING:
     from collections.abc import Iterator
     from pathlib import Path
+
+# A shared machine is slow now and then; what hypothesis looks for is wrong answers, not late ones.
+settings.register_profile("openenv", deadline=None)
+settings.load_profile("openenv")
 
 ENGINES_REQUIRED = os.environ.get("OPENENV_REQUIRE_ENGINES") == "1"
 
@@ -41,6 +47,7 @@ def no_blocking() -> Iterator[None]:
     guard = BlockBuster(scanned_modules=None)
     guard.functions["os.fsync"] = BlockBusterFunction(os, "fsync")
     guard.functions["fcntl.flock"] = BlockBusterFunction(fcntl, "flock")
+    guard.functions["queue.SimpleQueue.get"] = BlockBusterFunction(_queue.SimpleQueue, "get")
     guard.activate()
     try:
         yield

@@ -220,7 +220,7 @@ def refuse_cleartext(url: str, *, secret: bool, allowed: bool) -> None:
         return
     raise ConfigError(
         f"{shown(url)} is not encrypted and not on a private network: the token or headers could be read on the way",
-        hint="use https, or pass allow_insecure=True if you accept that",
+        hint="use https, or set client.allow_insecure = True if you accept that",
     )
 
 
