@@ -77,7 +77,7 @@ for t in python3 /usr/local/bin/python3 /usr/bin/python3 /opt/venv/bin/python3 /
   t=$(command -v "$t") && "$t" -I -S -c 'import socket, threading' && exec "$t" -I -S -c "$2" "$1"
 done
 t=$(command -v socat) && { exec "$t" -t 3600 - "TCP:127.0.0.1:$1,nodelay"; }
-t=$(command -v nc) && { "$t" -h 2>&1 | grep -q -e ' -N' && exec "$t" -N 127.0.0.1 "$1"; exec "$t" 127.0.0.1 "$1"; }
+t=$(command -v nc) && { "$t" -h 2>&1 | grep -q -e '-N' && exec "$t" -N 127.0.0.1 "$1"; exec "$t" 127.0.0.1 "$1"; }
 exit 127
 """
 
