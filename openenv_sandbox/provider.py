@@ -10,242 +10,53 @@ from __future__ import annotations
 import importlib
 import sys
 from abc import ABC, abstractmethod
-from collections.abc import AsyncIterator, Awaitable, Callable, Mapping, Sequence
-from dataclasses import dataclass, field, replace
-from typing import TYPE_CHECKING, Any, ClassVar, Literal
+from typing import TYPE_CHECKING, Any, ClassVar
 
-from openenv_sandbox.capabilities import Capabilities, Isolation
+from openenv_sandbox.capabilities import Capabilities
+from openenv_sandbox.endpoint import Endpoint
 from openenv_sandbox.errors import BrokenExtraError, CapabilityError, MissingExtraError
+from openenv_sandbox.values import (
+    Check,
+    Exit,
+    Image,
+    ImageConfig,
+    LogSink,
+    OutputSink,
+    Prepared,
+    RawResult,
+    SandboxInfo,
+    SandboxRef,
+    Status,
+    Verified,
+)
 
 if TYPE_CHECKING:
-    import ssl
+    from collections.abc import AsyncIterator, Mapping, Sequence
 
     from pydantic import BaseModel
 
-    from openenv_sandbox.spec import Resources, SandboxSpec
+    from openenv_sandbox.spec import SandboxSpec
 
-LogSink = Callable[[str], None]
-OutputSink = Callable[[Literal["stdout", "stderr"], bytes], None]
-Status = Literal["creating", "running", "paused", "stopped", "failed", "unknown"]
-
-
-# ---------------------------------------------------------------------------------------------------- values
-
-
-@dataclass(frozen=True)
-class SandboxRef:
-    """Names one sandbox of one backend.
-
-    Attributes:
-        provider: Name of the backend.
-        scope: What ``id`` belongs to (`SandboxProvider.scope`).
-        id: The backend's own identifier.
-        key: Our key, given at create; None for a sandbox of somebody else.
-        state: What reattaching needs and the backend will not say again; secret, never shown, never in the journal.
-    """
-
-    provider: str
-    scope: str
-    id: str
-    key: str | None = None
-    state: Mapping[str, str] = field(default_factory=dict, repr=False, compare=False, hash=False)
-
-    def without_state(self) -> SandboxRef:
-        """The same name without its secrets."""
-        return replace(self, state={})
-
-    def __str__(self) -> str:
-        return f"{self.provider}:{self.id}"
-
-
-@dataclass(frozen=True)
-class SandboxInfo:
-    """What a backend tells about a sandbox.
-
-    Attributes:
-        ref: Its name.
-        status: In our words.
-        labels: All labels that can be read back, ours and the user's.
-        created_at: Unix time in seconds, None when unknown.
-        expires_at: Unix time at which the backend ends it, None when it does not or does not say.
-        resources: What was granted.
-        isolation: What stands between the workload and the machine.
-        image: What was booted, as the backend names it.
-    """
-
-    ref: SandboxRef
-    status: Status = "unknown"
-    labels: Mapping[str, str] = field(default_factory=dict)
-    created_at: float | None = None
-    expires_at: float | None = None
-    resources: Resources | None = None
-    isolation: Isolation = "unknown"
-    image: str | None = None
-
-
-@dataclass(frozen=True)
-class ImageConfig:
-    """How an image wants to be started.
-
-    Attributes:
-        entrypoint: As in an OCI image config.
-        cmd: Likewise.
-        env: Variables the image sets.
-        user: ``uid[:gid]`` or a name; None for root.
-        workdir: Working directory; None for ``/``.
-        ports: TCP ports the image exposes.
-    """
-
-    entrypoint: tuple[str, ...] = ()
-    cmd: tuple[str, ...] = ()
-    env: Mapping[str, str] = field(default_factory=dict)
-    user: str | None = None
-    workdir: str | None = None
-    ports: tuple[int, ...] = ()
-
-    @property
-    def argv(self) -> tuple[str, ...]:
-        """What the image runs."""
-        return self.entrypoint + self.cmd
-
-
-@dataclass(frozen=True)
-class Image:
-    """An image as the user named it, taken apart.
-
-    Attributes:
-        kind: ``folder`` | ``ref`` | ``template`` | ``snapshot``.
-        name: The ref, id, or the folder's environment name.
-        path: The folder, absolute, for ``folder``.
-        dockerfile: Its Dockerfile, absolute, for ``folder``; None when the folder has none.
-        config: How it wants to be started, None while unknown.
-        digest: Content digest: of the folder's files, or of the ref where it could be resolved.
-        source: The text it was made from (``hf://org/space@sha`` for a fetched folder).
-    """
-
-    kind: Literal["folder", "ref", "template", "snapshot"]
-    name: str
-    path: str | None = None
-    dockerfile: str | None = None
-    config: ImageConfig | None = None
-    digest: str | None = None
-    source: str = ""
-
-
-@dataclass(frozen=True)
-class Prepared:
-    """What a backend boots.
-
-    Attributes:
-        ref: Image ref, template id, snapshot id, folder: whatever `SandboxProvider.create` takes.
-        image: How it wants to be started; None when that is unknown.
-        digest: Content digest where there is one.
-        owned: Whether `SandboxProvider.drop` may remove it.
-    """
-
-    ref: str
-    image: ImageConfig | None = None
-    digest: str | None = None
-    owned: bool = False
-
-
-@dataclass(frozen=True)
-class RawResult:
-    """Outcome of one command: its exit code (137 for SIGKILL, as a shell says it); output went to the sink.
-
-    ``exit_code`` is None only when the backend did not tell; core turns that into an error, never into 0.
-    """
-
-    exit_code: int | None
-
-
-@dataclass(frozen=True)
-class Exit:
-    """The main process ended: its exit code (None when unknown) and the last bytes it wrote."""
-
-    code: int | None
-    tail: bytes = b""
-
-
-@dataclass(frozen=True)
-class Check:
-    """Whether a backend could be used: ``ready``, or a sentence why not and a sentence what to do."""
-
-    ready: bool
-    reason: str = ""
-    hint: str = ""
-
-
-@dataclass(frozen=True)
-class Verified:
-    """How the backend is proven: against the live service, its engine, an emulator, a stand-in, or not at all."""
-
-    how: Literal["live", "engine", "emulator", "cli", "sdk-fake", "none"] = "none"
-    sdk: str = ""
-    date: str = ""
-    note: str = ""
-
-
-class Endpoint:
-    """The way to one port of one sandbox, from here and now.
-
-    Bound to the loop that made it and to this process; never journalled or pickled. It owns whatever carries it (a
-    tunnel, a relay): `aclose` ends that, and `failure` says why it ended by itself.
-
-    Args:
-        url: ``http`` or ``https`` address, path and query included.
-        headers: Sent with every request and upgrade; secret.
-        expires_at: Unix time in seconds after which a fresh endpoint must be asked for.
-        connect_to: Dial this host and port while the URL's host stays in Host, SNI and certificate check.
-        tls: Context for ``https``; None for the system's.
-        ping: Whether WebSocket pings pass.
-        max_connection_s: After how long the way is cut, None when it is not.
-        public: Whether anyone who knows the address may come in.
-    """
-
-    def __init__(
-        self,
-        url: str,
-        *,
-        headers: Mapping[str, str] | None = None,
-        expires_at: float | None = None,
-        connect_to: tuple[str, int] | None = None,
-        tls: ssl.SSLContext | None = None,
-        ping: bool = True,
-        max_connection_s: float | None = None,
-        public: bool = False,
-        failure: Callable[[], BaseException | None] | None = None,
-        close: Callable[[], Awaitable[None]] | None = None,
-    ) -> None:
-        self.url = url
-        self.headers = dict(headers or {})
-        self.expires_at = expires_at
-        self.connect_to = connect_to
-        self.tls = tls
-        self.ping = ping
-        self.max_connection_s = max_connection_s
-        self.public = public
-        self._failure = failure
-        self._close = close
-
-    def failure(self) -> BaseException | None:
-        """Why the way is dead; None while it is not known to be."""
-        return self._failure() if self._failure is not None else None
-
-    async def aclose(self) -> None:
-        """End whatever carries the endpoint. May be called twice."""
-        close, self._close = self._close, None
-        if close is not None:
-            await close()
-
-    def __repr__(self) -> str:
-        return f"<Endpoint {self.url.split('?')[0]} headers={sorted(self.headers)}>"
-
-    def __reduce__(self) -> Any:
-        raise TypeError("an Endpoint belongs to one process and loop; pickle the sandbox's ref and attach instead")
-
-
-# --------------------------------------------------------------------------------------------------- sandbox
+__all__ = [
+    "Check",
+    "Endpoint",
+    "Exit",
+    "Image",
+    "ImageConfig",
+    "LogSink",
+    "OutputSink",
+    "Prepared",
+    "RawResult",
+    "Sandbox",
+    "SandboxInfo",
+    "SandboxProvider",
+    "SandboxRef",
+    "Status",
+    "Verified",
+    "default_check",
+    "import_sdk",
+    "install_hint",
+]
 
 
 class Sandbox(ABC):
@@ -366,9 +177,6 @@ class Sandbox(ABC):
 
     def _unsupported(self, what: str) -> CapabilityError:
         return CapabilityError(f"{self.ref.provider} has no {what}", field=what, ref=self.ref)
-
-
-# -------------------------------------------------------------------------------------------------- provider
 
 
 class SandboxProvider(ABC):

@@ -17,7 +17,7 @@ if TYPE_CHECKING:
 ROOT = Path(__file__).parents[2]
 CORE = ROOT / "openenv_sandbox"
 PROVIDERS = ROOT / "providers" / "openenv_providers"
-CONTRACT = {"errors", "spec", "capabilities", "provider", "options", "models"}
+CONTRACT = {"errors", "spec", "capabilities", "values", "endpoint", "provider", "options", "models"}
 
 
 def imports(path: Path) -> Iterator[tuple[str, bool]]:

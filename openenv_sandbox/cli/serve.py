@@ -1,0 +1,64 @@
+"""``openenv serve``: an environment's server in the foreground, without a sandbox."""
+
+from __future__ import annotations
+
+import os
+import signal
+import subprocess
+import sys
+import tempfile
+from pathlib import Path
+from typing import TYPE_CHECKING
+
+import click
+
+if TYPE_CHECKING:
+    from openenv_sandbox.cli.terminal import Terminal
+    from openenv_sandbox.folder import Folder
+
+
+@click.command("serve", short_help="Run an environment's server here.")
+@click.argument("path", default=".", type=click.Path(path_type=Path))
+@click.option("-p", "--port", type=click.IntRange(0, 65535), help="Default: that of openenv.yaml.")
+@click.option("--host", default="127.0.0.1", show_default=True, help="0.0.0.0 lets other machines in.")
+@click.option("--reload", is_flag=True, help="Restart when a file of the folder changes.")
+@click.option("--workers", type=click.IntRange(1), help="Server processes; sessions are not shared between them.")
+@click.pass_obj
+def command(terminal: Terminal, path: Path, port: int | None, host: str, reload: bool, workers: int | None) -> int:
+    """Serve the environment in the folder PATH with the running interpreter until Ctrl-C.
+
+    Nothing is isolated and nothing is installed: for that, `openenv launch PATH --provider local`.
+    """
+    from openenv_sandbox import folder
+    from openenv_sandbox.errors import ImageError
+
+    if reload and workers:
+        raise click.UsageError("--reload and --workers exclude each other")
+    found = folder.read(path.resolve())
+    if found.module is None:
+        raise ImageError(f"{path}: neither openenv.yaml nor pyproject.toml says which application to serve")
+    argv = [sys.executable, "-m", "uvicorn", found.module, "--host", host, "--port", str(port or found.port)]
+    argv += ["--reload", "--reload-dir", str(path)] if reload else []
+    argv += ["--workers", str(workers)] if workers else []
+    with tempfile.TemporaryDirectory(prefix="openenv-serve-") as links:
+        terminal.say(f"serving {found.module} on http://{host}:{port or found.port} (Ctrl-C ends it)")
+        return _run(argv, _environment(found, Path(links)), path)
+
+
+def _environment(found: Folder, links: Path) -> dict[str, str]:
+    """The variables under which the folder's modules can be imported; a folder that is a package gets its name."""
+    for name, target in found.packages.items():
+        (links / name).symlink_to(target, target_is_directory=True)
+    paths = [str(links), *found.python_path, *filter(None, [os.environ.get("PYTHONPATH")])]
+    return {**os.environ, "PYTHONPATH": os.pathsep.join(paths)}
+
+
+def _run(argv: list[str], environment: dict[str, str], cwd: Path) -> int:
+    process = subprocess.Popen(argv, env=environment, cwd=cwd)
+    signal.signal(signal.SIGTERM, lambda *_: process.terminate())
+    while True:
+        try:
+            code = process.wait()
+        except KeyboardInterrupt:
+            continue  # the terminal has sent it to the server as well, which now shuts down
+        return 0 if code in (0, -signal.SIGINT, -signal.SIGTERM, 130) else 1
