@@ -6,11 +6,14 @@ from typing import TYPE_CHECKING, Any
 import pytest
 
 from openenv_sandbox import Event, launch
+from openenv_sandbox.journal import Journal
 from openenv_sandbox.testing.fake import FakeCloud
 from tests.unit.launch_harness import MODES, Canceller, nothing_left, until
 
 if TYPE_CHECKING:
     from collections.abc import Iterator
+
+    from openenv_sandbox.provider import SandboxRef
 
 pytestmark = pytest.mark.anyio
 
@@ -51,6 +54,7 @@ async def test_cancelled_while_a_request_is_on_its_way(cloud: FakeCloud, stage: 
     await canceller.cancel()
     rule.release()
     await canceller.ended()
+    assert cloud.live() == []  # waited for, not left to the background
     await nothing_left(cloud)
     assert rule.hits == 1
     if op not in ("prepare",):
@@ -75,6 +79,7 @@ async def test_cancelled_at_a_stage(cloud: FakeCloud, stage: str, mode: str) -> 
     await reached.wait()
     await canceller.cancel()
     await canceller.ended()
+    assert cloud.live() == []
     await nothing_left(cloud)
 
 
@@ -101,6 +106,35 @@ async def test_cancelled_while_the_sandbox_is_deleted(cloud: FakeCloud, mode: st
     await nothing_left(cloud)
 
 
+@pytest.mark.parametrize("mode", MODES)
+async def test_cancelled_while_the_answer_is_written_down(
+    cloud: FakeCloud, mode: str, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """The sandbox exists and its row is being written: that it was made is not forgotten.
+
+    Scenario: A02
+    Mutation: Creation._undo looks at the outcome of its task alone, not at what was made
+    """
+    begun, gate, created = asyncio.Event(), asyncio.Event(), Journal.created
+
+    async def slow(self: Journal, ref: SandboxRef, **kw: Any) -> None:
+        begun.set()
+        await gate.wait()
+        await created(self, ref, **kw)
+
+    monkeypatch.setattr(Journal, "created", slow)
+    canceller = Canceller(mode)
+    canceller.start(lambda: _forever(cloud))
+    await begun.wait()
+    await canceller.cancel()
+    for _ in range(50):
+        await asyncio.sleep(0)
+    gate.set()
+    await canceller.ended()
+    assert cloud.live() == []
+    await nothing_left(cloud)
+
+
 @pytest.mark.parametrize("when", ["before", "after"])
 async def test_a_create_that_outlasts_the_cleanup_timer_is_deleted_when_it_ends(cloud: FakeCloud, when: str) -> None:
     """The launch returns after its cleanup timer; the create goes on, and what it makes is deleted.
@@ -108,8 +142,6 @@ async def test_a_create_that_outlasts_the_cleanup_timer_is_deleted_when_it_ends(
     Scenario: A08
     Mutation: Creation.undo does not write pending_delete, or finish() cancels its task at the timeout
     """
-    from openenv_sandbox.journal import Journal
-
     rule = cloud.faults.add("create", when=when, hang=True)
     task = asyncio.ensure_future(_launch(cloud, timeouts={"cleanup": 0.05}))
     await rule.reached()

@@ -5,6 +5,7 @@ import subprocess
 import sys
 import threading
 from collections.abc import Awaitable, Callable
+from typing import Any
 
 import anyio
 import pytest
@@ -51,7 +52,7 @@ async def test_cleanup_is_waited_for_under_every_cancellation(mode: str) -> None
     """The caller goes on only when the cleanup has ended.
 
     Scenario: A02
-    Mutation: replace the loop in lifecycle._settle by one asyncio.wait, or drop its anyio shield
+    Mutation: replace the loop in lifecycle._settle by one asyncio.wait
     """
     begun, gate, log = asyncio.Event(), asyncio.Event(), list[str]()
     scope = anyio.CancelScope()
@@ -267,3 +268,33 @@ async def test_where_no_thread_can_start_a_bounded_call_runs_here(monkeypatch: p
     assert await CountedThreads(1).run(divmod, 7, 2) == (3, 1)
     with pytest.raises(RuntimeError, match="new thread"):
         await daemon_call(divmod, 7, 2)
+
+
+async def test_a_cancelled_scope_does_not_make_cleanup_spin(monkeypatch: pytest.MonkeyPatch) -> None:
+    """A scope cancels again in every turn of the loop; cleanup sleeps through that.
+
+    Mutation: lifecycle._settle without its anyio shield
+    """
+    begun, gate, waits, wait = asyncio.Event(), asyncio.Event(), list[None](), asyncio.wait
+
+    async def counted(*args: Any, **kwargs: Any) -> Any:
+        waits.append(None)
+        return await wait(*args, **kwargs)
+
+    async def cleanup() -> None:
+        begun.set()
+        await gate.wait()
+
+    async def work() -> None:
+        with scope:
+            await finish(cleanup(), timeout=60)
+
+    monkeypatch.setattr(asyncio, "wait", counted)
+    scope = anyio.CancelScope()
+    task = asyncio.get_running_loop().create_task(work())
+    await begun.wait()
+    scope.cancel()
+    await _turns(100)
+    gate.set()
+    await task
+    assert len(waits) <= 3
