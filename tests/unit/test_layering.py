@@ -165,7 +165,7 @@ def test_public_names_resolve_and_match_what_type_checkers_see() -> None:
     for name in openenv_sandbox.__all__:
         assert getattr(openenv_sandbox, name) is not None
     with pytest.raises(AttributeError, match="no attribute 'launhc'"):
-            _ = openenv_sandbox.launhc
+        _ = openenv_sandbox.launhc
 
 
 def test_nothing_is_left_open_in_the_code() -> None:
