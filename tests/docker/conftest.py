@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import asyncio
 from pathlib import Path
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING
 
 import docker
 import pytest
@@ -16,9 +16,8 @@ from openenv_sandbox.provider import Prepared, SandboxRef
 from tests.docker.docks import Docker
 
 if TYPE_CHECKING:
-    from collections.abc import AsyncIterator, Callable, Iterator
+    from collections.abc import AsyncIterator, Iterator
 
-    from openenv_sandbox.errors import OpenEnvError
 
 REPO = Path(__file__).resolve().parents[2]
 BASE = "openenv-base:local"
@@ -73,16 +72,3 @@ async def dock(engine: docker.DockerClient, echo_image: Prepared) -> AsyncIterat
         if found.run[:8] in prepared.ref:
             await provider.drop(prepared)
     await provider.aclose()
-
-
-@pytest.fixture
-def raises() -> Callable[..., Any]:
-    """``pytest.raises`` for one of our errors whose text and hint hold every word."""
-
-    def check(kind: type[OpenEnvError], *words: str) -> Any:
-        def fits(error: OpenEnvError) -> bool:
-            return all(word in str(error) for word in words)
-
-        return pytest.raises(kind, check=fits)
-
-    return check

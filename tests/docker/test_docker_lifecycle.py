@@ -305,6 +305,23 @@ async def test_the_end_of_the_main_process(dock: Docker) -> None:
         await sandbox.wait_exit()
 
 
+@pytest.mark.usefixtures("no_blocking")
+async def test_the_loop_is_never_blocked(dock: Docker) -> None:
+    sandbox = await dock.create()
+    assert await run(sandbox, "echo", "hi") == (0, b"hi\n")
+    waiting = asyncio.ensure_future(sandbox.wait_exit())
+    endpoint = await sandbox.endpoint(8000)
+    await endpoint.aclose()
+    await sandbox.pause()
+    await sandbox.resume()
+    await sandbox.logs()
+    await dock.provider.drop(await sandbox.snapshot())
+    await sandbox.delete()
+    await asyncio.wait([waiting], timeout=60)
+    assert waiting.done()
+    waiting.exception()
+
+
 async def test_waiting_leaves_no_thread_behind(dock: Docker) -> None:
     import threading
 

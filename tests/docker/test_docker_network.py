@@ -21,7 +21,7 @@ from openenv_sandbox.testing.case import DirectOwner
 from tests.docker.proxy import DaemonProxy
 
 if TYPE_CHECKING:
-    from collections.abc import AsyncIterator, Callable
+    from collections.abc import AsyncIterator
     from pathlib import Path
 
     from openenv_sandbox.provider import Endpoint, Sandbox
@@ -269,15 +269,17 @@ async def test_client_in_a_container_of_a_user_network(dock: Docker, target: str
     assert output.decode().strip() == "200"
 
 
-async def test_unreachable_daemon(tmp_path: Path, raises: Callable[..., Any]) -> None:
+async def test_unreachable_daemon(tmp_path: Path) -> None:
     """A socket that nobody serves is a bounded error that names it and what to do.
 
     Scenario: A14
     Mutation: the default socket is tried when the one that was named does not answer
     """
     provider = await asyncio.to_thread(DockerProvider, {"host": f"unix://{tmp_path}/no.sock"})
-    with raises(ProviderUnavailable, f"{tmp_path}/no.sock does not exist", "the option docker_host", "DOCKER_HOST"):
+    with pytest.raises(ProviderUnavailable) as caught:
         await asyncio.wait_for(provider.find("oe-x"), 30)
+    for word in (f"{tmp_path}/no.sock does not exist", "the option docker_host", "DOCKER_HOST"):
+        assert word in str(caught.value)
     found = DockerProvider.check({"host": f"unix://{tmp_path}/no.sock"})
     assert not found.ready
     assert f"{tmp_path}/no.sock does not exist" in found.reason
