@@ -17,6 +17,9 @@ if TYPE_CHECKING:
 ROOT = Path(__file__).parents[2]
 CORE = ROOT / "openenv_sandbox"
 PROVIDERS = ROOT / "providers" / "openenv_providers"
+# Callers catch NotImplementedError of these on purpose: a container of rubrics has no score of its own, and a harness
+# adapter has one of two ways to run.
+REFUSES_BY_CONTRACT = {"openenv_sandbox/rubrics/containers.py", "openenv_sandbox/harness/adapters.py"}
 CONTRACT = {"errors", "spec", "capabilities", "values", "endpoint", "provider", "options", "models"}
 
 
@@ -178,5 +181,6 @@ def test_nothing_is_left_open_in_the_code() -> None:
         if path != here
         for number, line in enumerate(path.read_text(encoding="utf-8").splitlines(), 1)
         if pattern.search(line)
+        and not ("raise NotImplementedError" in line and str(path.relative_to(ROOT)) in REFUSES_BY_CONTRACT)
     ]
     assert not found, "\n".join(found)
