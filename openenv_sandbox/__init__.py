@@ -35,6 +35,7 @@ if TYPE_CHECKING:
     from openenv_sandbox.errors import ExecutionError as ExecutionError
     from openenv_sandbox.errors import FactoryError as FactoryError
     from openenv_sandbox.errors import FileError as FileError
+    from openenv_sandbox.errors import GradingError as GradingError
     from openenv_sandbox.errors import ImageError as ImageError
     from openenv_sandbox.errors import JournalError as JournalError
     from openenv_sandbox.errors import MessageTooLarge as MessageTooLarge
@@ -122,6 +123,7 @@ _HOMES = {
     "ExecutionError": "errors",
     "FactoryError": "errors",
     "FileError": "errors",
+    "GradingError": "errors",
     "ImageError": "errors",
     "JournalError": "errors",
     "MessageTooLarge": "errors",

@@ -26,6 +26,7 @@
     │   ├── FileError (OSError)               a file operation inside the sandbox failed
     │   └── CleanupError                      something may be left; carries the refs
     ├── JournalError (OSError)                the journal cannot be opened or trusted
+    ├── GradingError (RuntimeError)            a rubric could not score; there is no reward, not one of 0
     ├── ClientError (RuntimeError)
     │   ├── ConnectError (ConnectionError)    no session was opened
     │   ├── SessionLost (ConnectionError)     the session ended and its state with it
@@ -276,6 +277,10 @@ class CleanupError(SandboxError):
 
 class JournalError(OpenEnvError, OSError):
     """The journal cannot be opened, locked or trusted."""
+
+
+class GradingError(OpenEnvError, RuntimeError):
+    """A rubric could not score: there is no reward, which is not a reward of 0."""
 
 
 class ClientError(OpenEnvError, RuntimeError):
