@@ -50,22 +50,23 @@ class Prctl:
             self._call(option, value, 0, 0, 0)
 
 
+def _parent(pid: int) -> int | None:
+    """The parent of a living process; None for the dead, reaped or not."""
+    try:
+        with open(f"/proc/{pid}/stat", "rb") as file:
+            state, parent = file.read().rpartition(b")")[2].split()[:2]
+    except (OSError, ValueError):
+        return None
+    return None if state in (b"Z", b"X") else int(parent)
+
+
 def children_of(root: int) -> list[int]:
     """Every living descendant of ``root``, by the kernel's process table; empty where there is no /proc."""
-    parents: dict[int, int] = {}
     try:
-        names = os.listdir("/proc")
+        pids = [int(name) for name in os.listdir("/proc") if name.isdigit()]
     except OSError:
         return []
-    for name in names:
-        if name.isdigit():
-            try:
-                with open(f"/proc/{name}/stat", "rb") as file:
-                    state, parent = file.read().rpartition(b")")[2].split()[:2]
-            except (OSError, ValueError):
-                continue
-            if state not in (b"Z", b"X"):
-                parents[int(name)] = int(parent)
+    parents = {pid: parent for pid in pids if (parent := _parent(pid)) is not None}
     found, todo = [], [root]
     while todo:
         parent_pid = todo.pop()
@@ -76,7 +77,10 @@ def children_of(root: int) -> list[int]:
 
 
 def kill_tree(root: int, *, wait: float = 5.0) -> None:
-    """Kill every descendant of ``root``, frozen first so that none forks away meanwhile; never ``root`` itself."""
+    """Kill every descendant of ``root``, but not ``root`` itself, and wait until they are dead.
+
+    They are frozen first, so that none forks away meanwhile.
+    """
     deadline = time.monotonic() + wait
     frozen: set[int] = set()
     while time.monotonic() < deadline:
@@ -90,6 +94,8 @@ def kill_tree(root: int, *, wait: float = 5.0) -> None:
     for pid in frozen:
         with contextlib.suppress(OSError):
             os.kill(pid, signal.SIGKILL)
+    while any(_parent(pid) for pid in frozen) and time.monotonic() < deadline:
+        time.sleep(0.001)
 
 
 def become(argv: list[bytes], env: dict[bytes, bytes], cwd: bytes, stdio: tuple[int, int, int], keep: int) -> OSError:

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import asyncio
-import contextlib
 import errno
 import os
 from typing import TYPE_CHECKING
@@ -12,7 +11,9 @@ from openenv_providers import _local_exec
 from openenv_providers import _local_frames as wire
 from openenv_providers._local_link import Link, ask
 from openenv_providers._local_relay import Relay
+from openenv_providers._local_start import RECORD
 from openenv_sandbox.errors import EndpointError, ExecError, ProviderError, SandboxGone
+from openenv_sandbox.lifecycle import daemon_call
 from openenv_sandbox.provider import Endpoint, Exit, OutputSink, RawResult, Sandbox, SandboxInfo
 
 if TYPE_CHECKING:
@@ -67,6 +68,7 @@ class LocalSandbox(Sandbox):
         """
         if sock is None:
             self._over()
+            await self._recall()
         else:
             self._link = Link(sock, self._event, self._over)
             self._link.send(kind, payload)
@@ -80,12 +82,9 @@ class LocalSandbox(Sandbox):
         elif kind == wire.OUTPUT:
             self._wrote.set()
         elif kind == wire.EXITED:
-            self._exit = read_record(payload)
+            self._exit = _exit(payload)
 
     def _over(self) -> None:
-        if self._exit.code is None:
-            with contextlib.suppress(OSError):
-                self._exit = read_record((self.folder / "record").read_bytes())
         for event in (self._ended, self._hello, self._wrote):
             event.set()
         for relay in self._relays:
@@ -155,7 +154,13 @@ class LocalSandbox(Sandbox):
     async def wait_exit(self) -> Exit:
         """See the contract."""
         await self._ended.wait()
+        await self._recall()
         return self._exit
+
+    async def _recall(self) -> None:
+        """What the supervisor wrote down, when nobody heard it."""
+        if self._exit.code is None:
+            self._exit = await daemon_call(read_record, self.folder)
 
     async def first_output(self) -> None:
         """See the contract."""
@@ -185,6 +190,7 @@ class LocalSandbox(Sandbox):
         try:
             text = await self._simple(wire.LOGS, "show logs")
         except SandboxGone:
+            await self._recall()
             text = self._exit.tail
         if tail is None:
             return text
@@ -203,8 +209,15 @@ class LocalSandbox(Sandbox):
             self._link = None
 
 
-def read_record(data: bytes) -> Exit:
-    """The exit a supervisor wrote down."""
+def read_record(folder: Path) -> Exit:
+    """The exit that the supervisor of ``folder`` wrote down."""
+    try:
+        return _exit((folder / RECORD).read_bytes())
+    except OSError:
+        return Exit(None)
+
+
+def _exit(data: bytes) -> Exit:
     if len(data) < wire.NUMBER.size:
         return Exit(None)
     return Exit(wire.NUMBER.unpack_from(data)[0], data[wire.NUMBER.size :])

@@ -17,11 +17,12 @@ from typing import TYPE_CHECKING, Any
 from openenv_providers import _local_bwrap as bwrap
 from openenv_providers import _local_frames as wire
 from openenv_providers._local_link import address, unreachable
-from openenv_providers._local_plan import Folder, Interpreter, own_packages
+from openenv_providers._local_plan import Interpreter, own_packages
 
 if TYPE_CHECKING:
     from collections.abc import Sequence
 
+    from openenv_sandbox.folder import Folder
     from openenv_sandbox.spec import SandboxSpec
 
 META = "sandbox.json"

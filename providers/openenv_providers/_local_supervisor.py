@@ -31,11 +31,12 @@ class Supervisor(Hub):
         listener: Descriptor of the listening unix socket.
         record: Descriptor of the file that takes the exit code and the last output.
         tcp: Descriptor of the server's listening socket, -1 where there is none.
-        linux: Whether prctl may be used.
+        linux: Whether there are prctl and /proc; otherwise process groups have to do.
     """
 
     def __init__(self, owner: int, listener: int, record: int, tcp: int, linux: bool) -> None:
         self.pid1 = os.getpid() == 1
+        self.linux = linux
         self.prctl = Prctl(linux)
         # Otherwise the workload, which has the same user, could take these file descriptors.
         self.prctl.set(Prctl.DUMPABLE, 0)
@@ -216,11 +217,23 @@ class Supervisor(Hub):
                 os._exit(exit_code(status))
 
     def lost(self, peer: Peer) -> None:
-        """Whoever waited for a command is gone: so is the command."""
-        if peer.command in self.commands:
-            kill_tree(peer.command)
-            with contextlib.suppress(OSError):
-                os.killpg(peer.command, signal.SIGKILL)
+        """Whoever waited for a command is gone: so is the command, before anything else is asked for."""
+        group = peer.command
+        if group not in self.commands:
+            return
+        os.kill(group, signal.SIGSTOP)  # it may only now be about to start the command
+        if self.linux:
+            kill_tree(group)
+        os.kill(group, signal.SIGKILL)
+        deadline = time.monotonic() + 5
+        while time.monotonic() < deadline:
+            try:
+                os.killpg(group, signal.SIGKILL)
+            except OSError:
+                if group not in self.commands:
+                    return
+            self.reap()
+            time.sleep(0.001)
 
     def reap(self) -> None:
         """Wait for whatever ended; orphans of the sandbox end up here."""
@@ -237,7 +250,8 @@ class Supervisor(Hub):
     def _kill_everything(self) -> None:
         deadline = time.monotonic() + 10
         while time.monotonic() < deadline:
-            kill_tree(os.getpid())
+            if self.linux:
+                kill_tree(os.getpid())
             for group in (self.server, *self.commands):
                 if group:
                     with contextlib.suppress(OSError):

@@ -21,13 +21,15 @@ from typing import TYPE_CHECKING
 
 from openenv_providers import _local_deps as deps
 from openenv_providers import _local_plan as plan
-from openenv_providers._local_plan import Folder, Interpreter
+from openenv_providers._local_plan import Interpreter
 from openenv_sandbox.errors import BuildError
 from openenv_sandbox.lifecycle import CountedThreads, daemon_call
 from openenv_sandbox.wheel import own_wheel
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Iterator
+
+    from openenv_sandbox.folder import Folder
 
 log = logging.getLogger("openenv.provider.local")
 READY = "openenv-env.json"

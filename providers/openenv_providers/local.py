@@ -42,8 +42,9 @@ from openenv_sandbox.provider import (
 if TYPE_CHECKING:
     from collections.abc import AsyncIterator, Mapping, Sequence
 
-    from openenv_providers._local_plan import Folder, Interpreter
+    from openenv_providers._local_plan import Interpreter
     from openenv_providers._local_sandbox import LocalSandbox
+    from openenv_sandbox.folder import Folder
     from openenv_sandbox.spec import SandboxSpec
 
 log = logging.getLogger("openenv.provider.local")
@@ -93,6 +94,7 @@ class LocalProvider(SandboxProvider):
         from openenv_sandbox.lifecycle import CountedThreads
 
         self._root = state_dir() / "local"
+        self._scope = "local-" + hashlib.sha256(os.fsencode(os.path.realpath(self._root))).hexdigest()[:16]
         self._threads = CountedThreads(STARTS_AT_ONCE)
         self._plans: dict[str, tuple[Folder, Interpreter]] = {}
         self._swept = False
@@ -120,7 +122,7 @@ class LocalProvider(SandboxProvider):
 
     def scope(self) -> str:
         """This machine and state folder."""
-        return "local-" + hashlib.sha256(os.fsencode(os.path.realpath(self._root))).hexdigest()[:16]
+        return self._scope
 
     def prepare_key(self, spec: SandboxSpec, image: Image) -> str:
         """The folder itself, not only its content: it is run where it lies."""
@@ -151,7 +153,7 @@ class LocalProvider(SandboxProvider):
 
         self._refuse(spec)
         folder, interpreter = self._plans.get(prepared.ref) or await self._plan(prepared.ref, log.debug)
-        if not os.access(interpreter.executable, os.X_OK):  # its environment was removed meanwhile
+        if not await self._threads.run(os.access, interpreter.executable, os.X_OK):  # its environment was removed
             folder, interpreter = await self._plan(prepared.ref, log.debug)
         argv, takes_socket = plan.server_argv(spec.command, folder, interpreter)
         job = starting.Job(self._place(key), folder, interpreter, argv, takes_socket, spec, self._bwrap)
@@ -224,7 +226,8 @@ class LocalProvider(SandboxProvider):
 
     async def find(self, key: str) -> Sequence[SandboxRef]:
         """See the contract."""
-        return [self._ref(key)] if _KEY.fullmatch(key) and (self._root / key).exists() else []
+        known = bool(_KEY.fullmatch(key)) and await self._threads.run(os.path.exists, self._root / key)
+        return [self._ref(key)] if known else []
 
     async def attach(self, ref: SandboxRef) -> Sandbox:
         """See the contract. Whoever attaches is an owner too: the sandbox ends when its last owner dies."""

@@ -79,7 +79,7 @@ async def test_namespaces_and_rights(make: Maker) -> None:
         own = os.readlink(f"/proc/self/ns/{kind}")
         assert (await run(sandbox, f"readlink /proc/self/ns/{kind}"))[1].strip() != own
     assert (await run(sandbox, "grep CapEff /proc/self/status"))[1].split()[1] == "0" * 16
-    assert (await run(sandbox, "ls /proc | grep -c '^[0-9]'"))[1] == "6\n"
+    assert int((await run(sandbox, "ls /proc | grep -c '^[0-9]'"))[1]) <= 6
     assert (await run(sandbox, "kill -9 1; kill -STOP 1; cat /proc/1/environ; ls -l /proc/1/fd/3"))[0] != 0
     assert await run(sandbox, "echo alive") == (0, "alive\n")
 
