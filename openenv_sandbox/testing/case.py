@@ -68,6 +68,10 @@ class ProviderCase:
         faults: How to make the backend fail; None skips those tests.
         alive: Refs of what really exists at the backend, seen without the provider; None uses the provider.
         gone_s: Seconds until a deleted sandbox is certainly in no listing.
+        child: ``module:Class`` of the provider for another process; None skips the tests that kill one.
+        child_options: Its options there; None for ``options``, which must then be JSON.
+        hold: Keeps the next create ``"request"`` (arrived, not yet acted upon) or its ``"reply"`` back; None for one
+            that it cannot. By default ``faults`` does it.
         skip: Test name to the reason why it does not apply, shown in the summary.
     """
 
@@ -84,6 +88,9 @@ class ProviderCase:
     faults: FaultHook | None = None
     alive: Callable[[], int] | None = None
     gone_s: float = 30.0
+    child: str | None = None
+    child_options: Any = None
+    hold: Callable[[str], Fault | None] | None = None
     skip: Mapping[str, str] = field(default_factory=dict)
 
     def make_spec(self, **fields: Any) -> SandboxSpec:

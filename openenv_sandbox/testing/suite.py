@@ -14,6 +14,7 @@ from openenv_sandbox.testing.case import DirectOwner, Fault, FaultHook, Provider
 from openenv_sandbox.testing.suite_exec import ExecContract
 from openenv_sandbox.testing.suite_faults import FaultContract
 from openenv_sandbox.testing.suite_files import FilesContract
+from openenv_sandbox.testing.suite_launch import LaunchContract
 from openenv_sandbox.testing.suite_lifecycle import LifecycleContract
 from openenv_sandbox.testing.suite_process import ProcessContract
 from openenv_sandbox.testing.suite_raw import RawContract
@@ -30,5 +31,6 @@ class ProviderContract(
     LifecycleContract,
     ServerContract,
     FaultContract,
+    LaunchContract,
 ):
     """Everything a backend promises. Needs a fixture ``provider_case`` that returns a `ProviderCase`."""

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import asyncio
+import logging
 import secrets
 from dataclasses import replace
 from typing import TYPE_CHECKING, Any, ClassVar, NoReturn
@@ -228,6 +229,17 @@ class Repeats(BrokenProvider):
             raise ProviderError(f"create({spec.plain_secrets()}) failed", provider=self.name) from error
 
 
+class DeletesNothing(BrokenProvider):
+    async def delete(self, ref: SandboxRef) -> None:
+        """Says that it did."""
+
+
+class Chatty(BrokenProvider):
+    async def create(self, prepared: Prepared, spec: SandboxSpec, *, key: str) -> Sandbox:
+        logging.getLogger("vendor").debug("create %s", spec.plain_secrets())
+        return await super().create(prepared, spec, key=key)
+
+
 LIFE = {
     "test_class_facts": Broken("it has no title", NoTitle),
     "test_unknown_option": Broken("unknown options pass", AnyOption),
@@ -276,4 +288,12 @@ FAULTS = {
     "test_delete_fails_loudly": Broken("a failed delete passes", QuietDelete),
     "test_hanging_call_is_cancellable": Broken("a call cannot be given up", Uncancellable),
     "test_errors_hide_secrets": Broken("the error repeats the secrets", Repeats),
+}
+
+LAUNCH = {
+    "test_launch": Broken("nothing is deleted", DeletesNothing),
+    "test_launch_cancelled": Broken("nothing is deleted", DeletesNothing, param={"stage": "created", "mode": "cancel"}),
+    "test_launch_server_dies": Broken("the exit code is lost", sandbox=NoExitCode, case={"dying": DYING}),
+    "test_launch_hides_secrets": Broken("the SDK logs the secrets", Chatty),
+    "test_kill_9": Broken("nothing is deleted", DeletesNothing, param={"point": "request"}),
 }

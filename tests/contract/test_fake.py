@@ -18,6 +18,8 @@ class TestFake(ProviderContract):
         with FakeCloud() as cloud:
             yield ProviderCase(
                 cloud.provider(user=False),
+                options={"address": cloud.address},
+                child="openenv_sandbox.testing.fake:FakeProvider",
                 faults=cloud.faults,
                 action={"message": "hi"},
                 dying={"command": ("/bin/sh", "-c", "echo dying words; exit 17")},
