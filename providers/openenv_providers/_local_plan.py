@@ -117,7 +117,10 @@ def ask(command: str, timeout: float = 20.0) -> Interpreter | None:
         done = subprocess.run(argv, capture_output=True, text=True, timeout=timeout, check=True)
     except (OSError, subprocess.SubprocessError):
         return None
-    version, executable, *prefixes = done.stdout.splitlines()
+    lines = done.stdout.splitlines()
+    if len(lines) != 6:
+        return None
+    version, executable, *prefixes = lines
     return Interpreter(executable, tuple(sorted(set(prefixes))), tuple(sorted(set(prefixes[:2]))), version)
 
 
