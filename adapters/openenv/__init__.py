@@ -1,8 +1,28 @@
 """The import name of the existing ecosystem."""
 
-from importlib.metadata import PackageNotFoundError, version
+from typing import TYPE_CHECKING
 
-try:
-    __version__ = version("openenv")
-except PackageNotFoundError:
-    __version__ = "0.0.0"
+from openenv._lazy import lazy
+
+if TYPE_CHECKING:
+    from openenv._version import __version__ as __version__
+    from openenv_sandbox.client import GenericAction as GenericAction
+    from openenv_sandbox.client import GenericEnvClient as GenericEnvClient
+    from openenv_sandbox.client import SyncEnvClient as SyncEnvClient
+
+_HOMES = {
+    "GenericAction": "openenv_sandbox.client",
+    "GenericEnvClient": "openenv_sandbox.client",
+    "SyncEnvClient": "openenv_sandbox.client",
+    "__version__": "openenv._version",
+    "core": "",
+}
+
+__all__ = [
+    "GenericAction",
+    "GenericEnvClient",
+    "SyncEnvClient",
+    "__version__",
+]
+
+__getattr__, __dir__ = lazy(__name__, _HOMES)
