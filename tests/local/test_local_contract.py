@@ -23,6 +23,7 @@ def case(isolation: str) -> ProviderCase:
         dying=DYING,
         missing="./no_such_folder",
         gone_s=5,
+        child="openenv_providers.local:LocalProvider",
     )
 
 
