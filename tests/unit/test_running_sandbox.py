@@ -8,6 +8,8 @@ from typing import TYPE_CHECKING, Any
 
 import pytest
 
+from openenv_sandbox import _shell_wrapped
+from openenv_sandbox import process as process_module
 from openenv_sandbox.errors import CapabilityError, ExecError, ExecTimeout
 from openenv_sandbox.running import exec_limits
 
@@ -101,6 +103,21 @@ async def test_longer_than_the_backend_allows(running: Callable[..., Any]) -> No
     assert caught.value.stdout == b"part\n"
     listing = await box.exec("cat /proc/[0-9]*/cmdline | tr '\\0' ' '", timeout=0.9)
     assert b"sleep 7654 " not in listing.stdout.replace(b"; sleep 7654", b"")
+
+
+async def test_silence_is_no_end(running: Callable[..., Any], monkeypatch: pytest.MonkeyPatch) -> None:
+    """A command that says nothing for many times every inner interval completes.
+
+    Scenario: C14
+    Mutation: the backstop applies without a timeout too, or counts from the last output
+    """
+    for name in ("BACKSTOP_S", "GRACE_S"):
+        monkeypatch.setattr(_shell_wrapped, name, 0.1)
+    monkeypatch.setattr(process_module, "_WAIT_S", 0.2)
+    box = running()
+    assert (await box.exec("echo a; sleep 1.5; echo b", timeout=None)).text() == "a\nb\n"
+    process = await box.spawn("sleep 1.5; exit 3")
+    assert await process.wait(timeout=60) == 3
 
 
 async def test_process_outlives_its_transport(running: Callable[..., Any]) -> None:
