@@ -2,11 +2,11 @@
 
 from __future__ import annotations
 
-import asyncio
 from typing import TYPE_CHECKING, Any
 
 import click
 
+from openenv_sandbox.cli import interrupt
 from openenv_sandbox.cli.options import json_object, launch_arguments, launch_options
 from openenv_sandbox.cli.progress import show_events
 
@@ -17,6 +17,7 @@ if TYPE_CHECKING:
 @click.command("run", short_help="Launch, reset, step, stop.")
 @click.argument("image", required=False)
 @click.option("--url", help="Use a server that runs already instead of launching IMAGE.")
+@click.option("--token", envvar="OPENENV_AUTH_TOKEN", show_envvar=True, help="Token of the server at --url.")
 @click.option("-a", "--action", "actions", multiple=True, metavar="JSON", help="A step: JSON or @FILE.")
 @click.option("--reset", "reset_arguments", default="{}", metavar="JSON", help="Arguments of reset.")
 @click.option("--step-timeout", type=float, default=60.0, show_default=True, metavar="S", help="Seconds per call.")
@@ -27,6 +28,7 @@ def command(
     /,
     image: str | None,
     url: str | None,
+    token: str | None,
     actions: tuple[str, ...],
     reset_arguments: str,
     step_timeout: float,
@@ -40,13 +42,31 @@ def command(
         raise click.UsageError("give either IMAGE or --url")
     steps = [json_object(text, "--action") for text in actions]
     first = json_object(reset_arguments, "--reset")
-    asyncio.run(_episode(terminal, image, url, first, steps, step_timeout, {} if url else launch_arguments(values)))
+    if url is not None:
+        interrupt.run(terminal, _visit(terminal, url, token, first, steps, step_timeout))
+    else:
+        assert image is not None
+        interrupt.run(terminal, _episode(terminal, image, first, steps, step_timeout, launch_arguments(values)))
+
+
+async def _visit(
+    terminal: Terminal,
+    url: str,
+    token: str | None,
+    first: dict[str, Any],
+    steps: list[dict[str, Any]],
+    step_timeout: float,
+) -> None:
+    from openenv_sandbox import GenericEnvClient
+
+    headers = {"Authorization": f"Bearer {token}"} if token else None
+    async with GenericEnvClient(base_url=url, message_timeout_s=step_timeout, headers=headers) as client:
+        await _play(terminal, client, first, steps)
 
 
 async def _episode(
     terminal: Terminal,
-    image: str | None,
-    url: str | None,
+    image: str,
     first: dict[str, Any],
     steps: list[dict[str, Any]],
     step_timeout: float,
@@ -54,17 +74,11 @@ async def _episode(
 ) -> None:
     from openenv_sandbox import GenericEnvClient, launch
 
-    if url is not None:
-        async with GenericEnvClient(base_url=url, message_timeout_s=step_timeout) as client:
-            await _play(terminal, client, first, steps)
-        return
-    assert image is not None
     timeouts = {"step": step_timeout, **arguments.pop("timeouts", {})}
     with terminal.progress(f"launching {image}") as update:
-        handle = launch(
+        client = await launch(
             image, client=GenericEnvClient, on_event=show_events(terminal, update), timeouts=timeouts, **arguments
         )
-        client = await handle
     async with client:
         await _play(terminal, client, first, steps)
 
