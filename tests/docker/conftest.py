@@ -13,6 +13,7 @@ from openenv_providers.docker import DockerProvider
 
 from openenv_sandbox import _dockerhost, image
 from openenv_sandbox.provider import Prepared, SandboxRef
+from tests.conftest import ENGINES_REQUIRED
 from tests.docker.docks import Docker
 
 if TYPE_CHECKING:
@@ -37,7 +38,8 @@ def base_image(engine: docker.DockerClient) -> str:
     try:
         engine.images.get(BASE)
     except docker.errors.ImageNotFound:
-        pytest.fail(f"{BASE} is missing: make base-image")
+        say = pytest.fail if ENGINES_REQUIRED else pytest.skip
+        say(f"{BASE} is missing: make base-image")
     return BASE
 
 
