@@ -148,7 +148,8 @@ def _same(name: str, port: int | None, host: str) -> bool:
         return False
     given = host.rpartition(":")[2]
     # Without a port the Host header says nothing about the scheme, which a proxy in front may have changed.
-    return int(given) == port if given.isdigit() and not host.endswith("]") and ":" in host else port in (80, 443)
+    # Compared as text: not everything that counts as digits makes an int.
+    return given == str(port) if given.isdigit() and not host.endswith("]") and ":" in host else port in (80, 443)
 
 
 async def _refuse(scope: Message, receive: Receive, send: Send, status: int, text: str) -> None:

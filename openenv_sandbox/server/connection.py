@@ -182,7 +182,7 @@ class Connection(ABC):
     def _answered(self, outcome: Outcome) -> None:
         if self.ended.done():
             return
-        if type(outcome) is bytes:
+        if isinstance(outcome, bytes):
             self._busy = False
             self._send(outcome)
         else:
@@ -194,7 +194,7 @@ class Connection(ABC):
             if kind == messages.CLOSE:
                 self.close(frames.NORMAL, "")
                 return
-            self._send(codec.dumps(value))
+            self._send(self._manager.dispatcher.error(value))
             if kind == END:
                 self.close(frames.NORMAL, "")
                 return
@@ -214,8 +214,10 @@ class Connection(ABC):
             else:
                 response = await mcp.handle_rpc(request, context)
                 frame = codec.dumps({"type": messages.MCP, "data": response})
-        except Exception as error:  # a result that has no wire form
-            frame = codec.dumps(failure(error))
+        except (Exception, asyncio.CancelledError) as error:  # a result that has no wire form, a tool that gave up
+            if self.ended.done():
+                raise
+            frame = self._manager.dispatcher.error(failure(error))
         if len(frame) > self._manager.dispatcher.max_message:
             frame = codec.dumps(self._manager.dispatcher.too_large(len(frame)))
         self._answered(frame)

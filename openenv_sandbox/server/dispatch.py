@@ -20,6 +20,12 @@ logger = logging.getLogger("openenv.server")
 FAIL, END = "fail", "end"
 """Kinds that `Dispatcher.decode` adds to the message types: answer with this frame; answer with it and end."""
 
+QUOTED = 64 * 1024
+"""Bytes of a message up to which its validation errors quote what they are about: each missing field quotes all."""
+
+EXCERPT = 500
+"""Characters that are left of the text of an error that is itself over the limit."""
+
 Request = tuple[str, Any]
 
 
@@ -95,7 +101,7 @@ class Dispatcher:
                 return FAIL, messages.error(messages.UNKNOWN_TYPE, f"Unknown message type: {kind}")
             return kind, getattr(shape.model_validate(message), "data", None)
         except ValidationError as error:
-            return FAIL, invalid(error)
+            return FAIL, invalid(error, quoting=len(payload) <= QUOTED)
         except Exception as error:  # a validator of the author's own that raises something else
             return FAIL, failure(error)
 
@@ -140,23 +146,32 @@ class Dispatcher:
             setting=limits.SERVER_SETTING,
         )
 
-    @staticmethod
-    def error(frame: dict[str, Any]) -> bytes:
-        """An error frame as bytes."""
-        return codec.dumps(frame)
+    def error(self, frame: dict[str, Any]) -> bytes:
+        """An error frame as bytes; one over the limit, such as an exception with a huge text, is cut."""
+        raw = codec.dumps(frame)
+        if len(raw) > self.max_message:
+            raw = codec.dumps(messages.error(frame["data"]["code"], frame["data"]["message"][:EXCERPT]))
+        return raw
 
 
-def invalid(error: ValidationError) -> dict[str, Any]:
-    """The error frame for a message that does not validate."""
+def invalid(error: ValidationError, *, quoting: bool = True) -> dict[str, Any]:
+    """The error frame for a message that does not validate; each of its errors quotes what it is about."""
     # Through pydantic's own JSON: the inputs and contexts of its errors may hold any object.
-    return messages.error(messages.VALIDATION_ERROR, "Invalid message", errors=orjson.loads(error.json()))
+    errors = orjson.loads(error.json(include_input=quoting))
+    return messages.error(messages.VALIDATION_ERROR, "Invalid message", errors=errors)
 
 
 def failure(error: BaseException) -> dict[str, Any]:
     """The error frame for an environment that raised; its traceback stays in the log."""
     logger.debug("environment raised", exc_info=error)
-    text = str(error) if isinstance(error, Exception) else f"{type(error).__name__}: {error}"
-    return messages.error(messages.EXECUTION_ERROR, text or type(error).__name__)
+    name = type(error).__name__
+    try:
+        text = str(error)
+    except Exception:  # an author's __str__
+        text = name
+    if not isinstance(error, Exception) and text:
+        text = f"{name}: {text}"
+    return messages.error(messages.EXECUTION_ERROR, text or name)
 
 
 def refusal(error: Exception) -> dict[str, Any]:

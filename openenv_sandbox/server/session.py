@@ -11,7 +11,7 @@ from functools import partial
 from typing import TYPE_CHECKING, Any, Protocol, TypeVar
 
 from openenv_sandbox.server.dispatch import Dispatcher, Request, failure
-from openenv_sandbox.server.worker import deliver
+from openenv_sandbox.server.worker import deliver, settle
 from openenv_sandbox.wire import messages
 
 if TYPE_CHECKING:
@@ -98,7 +98,7 @@ class Session:
             async with self._lock:
                 return await self._settle(call)
         result = await self._in_thread(call)
-        return await result if inspect.isawaitable(result) else result
+        return await settle(lambda: result)
 
     async def close(self) -> None:
         """Close the environment and free its slot; returns when it is closed."""
@@ -162,9 +162,7 @@ class Session:
 
     async def _shut(self) -> None:
         async with self._lock:
-            result = self.calls.close()
-            if inspect.isawaitable(result):
-                await result
+            await settle(self.calls.close)
 
     def _respond(self, payload: bytes | str) -> Outcome:
         """Decode, call and encode in one go, wherever this is called."""
@@ -224,9 +222,8 @@ class Session:
     def _inline_done(self, done: Callable[[Outcome], None], task: asyncio.Task[Outcome]) -> None:
         self._inline = None
         self._left()
-        if task.cancelled():
-            return
-        error = task.exception()
+        # Cancelled by us: nobody listens any more. By the environment itself: its client must hear of it.
+        error = asyncio.CancelledError() if task.cancelled() else task.exception()
         done(task.result() if error is None else self._dispatcher.error(failure(error)))
 
     async def _invoke(self, method: Method, args: tuple[Any, ...], kwargs: Mapping[str, Any] | None) -> Any:
@@ -244,8 +241,7 @@ class Session:
     async def _settle(self, call: Callable[[], Any]) -> Any:
         self._calls_running += 1
         try:
-            result = call()
-            return await result if inspect.isawaitable(result) else result
+            return await settle(call)
         finally:
             self._left()
 

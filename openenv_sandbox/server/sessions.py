@@ -14,7 +14,7 @@ from openenv_sandbox.server.calls import Calls, environment_class, factory_name
 from openenv_sandbox.server.session import Attachment, Session
 from openenv_sandbox.server.slots import Seat, Slots
 from openenv_sandbox.server.types import ConcurrencyConfig, ServerCapacityStatus, SessionInfo
-from openenv_sandbox.server.worker import Worker, contain
+from openenv_sandbox.server.worker import Worker, contain, settle
 from openenv_sandbox.wire import frames, messages
 
 if TYPE_CHECKING:
@@ -211,19 +211,18 @@ class SessionManager:
                 else:
                     built.set_exception(contain(error))
             elif error is None:  # nobody waits any more; what came all the same must be closed
-                self.end(self._session(env, worker, seat))
+                self._put_away(env, worker, seat)
             else:
                 self._drop(worker, seat)
 
-        worker.submit(self._factory, done)
         try:
-            env = await built
-            if inspect.isawaitable(env):
-                env = await env
+            worker.submit(self._factory, done)
+            made = await built
+            env = await settle(lambda: made)
             session = self._session(env, worker, seat)
         except asyncio.CancelledError:
             if built.done() and not built.cancelled() and built.exception() is None:
-                self.end(self._session(built.result(), worker, seat))
+                self._put_away(built.result(), worker, seat)
             else:
                 seat.abandon()
             raise
@@ -244,6 +243,17 @@ class SessionManager:
         session = Session(Calls(env), worker, self.dispatcher, seat)
         session.closer = self.end
         return session
+
+    def _put_away(self, env: Any, worker: Worker, seat: Seat) -> None:
+        """Close what a factory made and nobody waits for any more."""
+        if inspect.iscoroutine(env):
+            env.close()
+        try:
+            session = self._session(env, worker, seat)
+        except Exception:  # no environment: the coroutine of an asynchronous factory, or something else
+            self._drop(worker, seat)
+        else:
+            self.end(session)
 
     def _drop(self, worker: Worker, seat: Seat) -> None:
         if worker is not self._shared:

@@ -95,6 +95,7 @@ class TakenConnection(DirectSending, Connection, asyncio.Protocol):
         self._heard = self._loop.time()
         self._close_sent = False
         self._broken = False
+        self._pong_due: bytes | None = None
         self._timer: asyncio.TimerHandle | None = None
         self._ping_interval = _seconds("OPENENV_WS_PING_INTERVAL", PING_INTERVAL)
         self._pong_timeout = _seconds("OPENENV_WS_PING_TIMEOUT", PONG_TIMEOUT)
@@ -154,8 +155,7 @@ class TakenConnection(DirectSending, Connection, asyncio.Protocol):
             if opcode == frames.TEXT or opcode == frames.BINARY or opcode == frames.OVERSIZE:
                 self.received(opcode, payload)
             elif opcode == frames.PING:
-                if not self._close_sent:
-                    self._write(frames.encode_frame(frames.PONG, payload, mask=False))
+                self._pong(payload)
             elif opcode == frames.CLOSE:
                 self._closed_by_peer(payload)
                 return
@@ -180,6 +180,8 @@ class TakenConnection(DirectSending, Connection, asyncio.Protocol):
     def resume_writing(self) -> None:
         """The peer has caught up."""
         self.writable(True)
+        if self._pong_due is not None:
+            self._pong(self._pong_due)
 
     def shutdown(self) -> None:
         """The server is shutting down."""
@@ -198,6 +200,12 @@ class TakenConnection(DirectSending, Connection, asyncio.Protocol):
         self._close_sent = True
         self._write(frames.encode_frame(frames.CLOSE, frames.close_payload(code, reason), mask=False))
         self._later(self._transport.abort, CLOSE_TIMEOUT)
+
+    def _pong(self, payload: bytes) -> None:
+        """Answer a ping; of those that come while the peer does not read, the last one alone."""
+        self._pong_due = None if self._writable else payload
+        if self._pong_due is None and not self._close_sent:
+            self._write(frames.encode_frame(frames.PONG, payload, mask=False))
 
     def _closed_by_peer(self, payload: bytes) -> None:
         if not self._close_sent:

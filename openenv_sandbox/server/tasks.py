@@ -6,7 +6,6 @@ An environment offers them by having the methods ``list_splits``, ``list_tasks``
 
 from __future__ import annotations
 
-import inspect
 from collections.abc import Callable
 from contextlib import AbstractAsyncContextManager
 from typing import Any, Protocol, runtime_checkable
@@ -14,6 +13,7 @@ from typing import Any, Protocol, runtime_checkable
 from fastapi import FastAPI, HTTPException, Response
 from pydantic import BaseModel, ConfigDict
 
+from openenv_sandbox.server.worker import settle
 from openenv_sandbox.wire import codec
 
 SPLIT_TYPES = ("train", "validation", "test")
@@ -97,8 +97,7 @@ def add_task_routes(app: FastAPI, env_name: str, throwaway: Throwaway) -> None:
         try:
             async with throwaway() as session:
                 known, value = await session.call(here)
-                if inspect.isawaitable(value):
-                    value = await value
+                value = await settle(lambda: value)
         except IndexError:
             raise HTTPException(400, "Invalid task index") from None
         if not known:

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import asyncio
+import inspect
 import threading
 from queue import SimpleQueue
 from typing import TYPE_CHECKING, Any, TypeVar
@@ -30,8 +31,9 @@ class Worker:
     def post(self, call: Callable[[], None]) -> None:
         """Run ``call``, which must not raise, after all that was posted before."""
         if self._thread is None:
-            self._thread = threading.Thread(target=self._run, name=self._name, daemon=True)
-            self._thread.start()
+            thread = threading.Thread(target=self._run, name=self._name, daemon=True)
+            thread.start()  # fails where the system has no more threads: then the next call tries again
+            self._thread = thread
         self._calls.put(call)
 
     def submit(
@@ -82,11 +84,20 @@ class Worker:
             del call  # what it refers to must not live until the next one comes
 
 
+async def settle(call: Callable[[], Any]) -> Any:
+    """What ``call`` returns on the event loop, awaited where it can be; an exit in it does not end the loop."""
+    try:
+        result = call()
+        return await result if inspect.isawaitable(result) else result
+    except (SystemExit, KeyboardInterrupt) as error:
+        raise contain(error) from error
+
+
 def contain(error: BaseException) -> Exception:
     """The error itself, or one an event loop can carry in place of SystemExit and its like."""
     if isinstance(error, Exception) and not isinstance(error, StopIteration):
         return error
-    wrapped = RuntimeError(f"{type(error).__name__}: {error}")
+    wrapped = RuntimeError(f"{type(error).__name__}: {error}".removesuffix(": "))
     wrapped.__cause__ = error
     return wrapped
 

@@ -62,7 +62,10 @@ def loads(data: bytes | bytearray | memoryview | str) -> Any:
     except orjson.JSONDecodeError:
         # NaN, lone surrogates and huge numbers are refused by orjson and sent by existing peers.
         text = data if isinstance(data, str) else bytes(data).decode("utf-8")
-        return json.loads(text)
+        try:
+            return json.loads(text)
+        except RecursionError:
+            raise ValueError("nested too deeply") from None
 
 
 def fields_of(value: Any) -> dict[str, Any]:

@@ -130,7 +130,7 @@ class FrameReader:
         self._buffer = bytearray()
         self._need = 2
         self._opcode = CONT
-        self._parts: list[bytes] = []
+        self._parts = bytearray()
         self._size = 0
         self._dropping = 0
         self._fin = False
@@ -165,7 +165,7 @@ class FrameReader:
     def _finish_dropped(self, out: list[tuple[int, bytes]]) -> None:
         if self._fin:
             out.append((OVERSIZE, b"%d" % self._size))
-            self._opcode, self._parts, self._size = CONT, [], 0
+            self._opcode, self._size = CONT, 0
 
     def _parse(self, data: Readable, out: list[tuple[int, bytes]]) -> int:
         pos, end = 0, len(data)
@@ -221,7 +221,7 @@ class FrameReader:
         total = self._size + size
         if not self._skip or total > self.max_size * DRAIN_FACTOR:
             raise FrameError(TOO_BIG, f"message of {total} bytes exceeds limit of {self.max_size} bytes")
-        self._size, self._parts, self._fin = total, [], bool(first & 0x80)
+        self._size, self._parts, self._fin = total, bytearray(), bool(first & 0x80)
         self._opcode = first & 0x0F or self._opcode
         cut = min(size, available - head)
         self._dropping = size - cut
@@ -236,8 +236,8 @@ class FrameReader:
             out.append((opcode, payload))
         else:
             self._opcode = opcode or self._opcode
-            self._parts.append(payload)
+            self._parts += payload  # not a list: each of millions of small fragments would cost an object
             self._size += len(payload)
             if first & 0x80:
-                out.append((self._opcode, b"".join(self._parts)))
-                self._opcode, self._parts, self._size = CONT, [], 0
+                out.append((self._opcode, bytes(self._parts)))
+                self._opcode, self._parts, self._size = CONT, bytearray(), 0

@@ -122,7 +122,7 @@ class Running:
             **(headers or {}),
         }
         lines = "".join(f"{name}: {value}\r\n" for name, value in wanted.items())
-        writer.write(f"GET {path} HTTP/1.1\r\n{lines}\r\n".encode())
+        writer.write(f"GET {path} HTTP/1.1\r\n{lines}\r\n".encode("latin-1"))
         head = await asyncio.wait_for(reader.readuntil(b"\r\n\r\n"), HANG)
         self._peers.append(Peer(reader, writer, head.decode()))
         return self._peers[-1]
@@ -136,7 +136,7 @@ class Running:
         if body is not None:
             wanted["Content-Type"] = "application/json"
         lines = "".join(f"{name}: {value}\r\n" for name, value in wanted.items())
-        writer.write(f"{method} {path} HTTP/1.1\r\n{lines}\r\n".encode() + raw)
+        writer.write(f"{method} {path} HTTP/1.1\r\n{lines}\r\n".encode("latin-1") + raw)
         answer = (await asyncio.wait_for(reader.read(), HANG)).decode()
         writer.close()
         head, _, text = answer.partition("\r\n\r\n")

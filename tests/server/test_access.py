@@ -89,6 +89,8 @@ async def test_hosts_without_a_token(monkeypatch: pytest.MonkeyPatch, host: str,
         ("https://evil.example", {}, False),
         ("null", {}, False),
         ("https://[broken", {}, False),
+        ("http://a", {"Host": "a:\u00b2"}, False),
+        ("http://a", {"Host": "a:" + "8" * 5000}, False),
     ],
 )
 async def test_origins(monkeypatch: pytest.MonkeyPatch, origin: str, more: dict[str, str], allowed: bool) -> None:

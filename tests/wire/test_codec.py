@@ -189,6 +189,8 @@ def test_loads_takes_what_existing_peers_send() -> None:
         loads(b"not json")
     with pytest.raises(ValueError, match="decode"):
         loads(b"\xff\xfe")
+    with pytest.raises(ValueError, match="nested too deeply"):
+        loads(b"[" * 100_000)
 
 
 def test_fields_of_refuses_what_has_none() -> None:

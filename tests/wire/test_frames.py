@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import tracemalloc
+
 import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
@@ -57,6 +59,24 @@ def test_fragments_are_joined_and_control_frames_pass_between_them() -> None:
     stream = fragment(TEXT, b"ab", fin=False) + fragment(PING, b"p", fin=True)
     stream += fragment(CONT, b"", fin=False) + fragment(CONT, b"cd", fin=True)
     assert reader.feed(stream) == [(PING, b"p"), (TEXT, b"abcd")]
+
+
+def test_small_fragments_cost_their_bytes() -> None:
+    """A message within the limit takes no more than a few times its size, however it was cut.
+
+    Mutation: keep the fragments in a list
+    """
+    reader = FrameReader(1_000_000, True)
+    stream = fragment(TEXT, b"ab", fin=False) + fragment(CONT, b"ab", fin=False) * 100_000
+    tracemalloc.start()
+    try:
+        for at in range(0, len(stream), 4096):
+            assert reader.feed(stream[at : at + 4096]) == []
+        held, _ = tracemalloc.get_traced_memory()
+    finally:
+        tracemalloc.stop()
+    assert held < 1_000_000
+    assert reader.feed(fragment(CONT, b"", fin=True)) == [(TEXT, b"ab" * 100_001)]
 
 
 @pytest.mark.parametrize("chunk", [1, 7, 5000])
