@@ -24,7 +24,8 @@ if TYPE_CHECKING:
 Stream = Literal["stdout", "stderr"]
 LOG_LIMIT = 4 * 1024 * 1024
 """Bytes after which a log file is put aside; the one before it is kept, an older one is not."""
-_WAIT_S = 20.0  # one waiting command; short enough for every proxy that cuts quiet connections
+WAIT_S = 20.0
+"""Seconds of one waiting command; short enough for every proxy that cuts quiet connections."""
 
 _FIND = 'for d in "$TMPDIR" /tmp /dev/shm /var/tmp; do [ "$d" ] && d=$d/.oe-process-$1 && [ -d "$d" ] && break; done\n'
 
@@ -121,6 +122,9 @@ class Runner(Protocol):
     ) -> ExecResult:
         """Run one short command."""
 
+    def _longest_wait(self) -> float:
+        """How many seconds one command may take here."""
+
     async def _kill_marked(self, cookie: str, signal: str) -> bool:
         """Signal every process that carries ``cookie``; whether none is left (for KILL)."""
 
@@ -160,7 +164,8 @@ class Process:
         loop = asyncio.get_running_loop()
         deadline = None if timeout is None else loop.time() + timeout
         while True:
-            left = _WAIT_S if deadline is None else min(_WAIT_S, deadline - loop.time())
+            window = min(WAIT_S, self._runner._longest_wait())
+            left = window if deadline is None else min(window, deadline - loop.time())
             code = await self._poll(max(left, 0.0))
             if code is not None:
                 return code

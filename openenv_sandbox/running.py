@@ -8,6 +8,7 @@ from __future__ import annotations
 import asyncio
 import contextlib
 import contextvars
+import math
 from dataclasses import dataclass
 from typing import TYPE_CHECKING, Any, Final, Protocol
 
@@ -250,6 +251,10 @@ class RunningSandbox(_files.FileMethods):
                 on_output=sink,
                 state=self._shell,
             )
+
+    def _longest_wait(self) -> float:
+        longest = self._exec_caps().max_s
+        return math.inf if longest is None else longest / 2
 
     async def _kill_marked(self, cookie: str, signal: str) -> bool:
         return await signal_marked(self._sandbox, cookie, signal)

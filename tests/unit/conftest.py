@@ -84,7 +84,10 @@ class ChildSandbox(Sandbox):
             pumps.append(asyncio.ensure_future(_pump(process.stderr, "stderr", on_output)))
         feed = asyncio.ensure_future(_feed(process, stdin, self.stdin_cut))
         try:
-            await _ended(process)
+            try:
+                await asyncio.wait_for(_ended(process), self.caps.max_s)
+            except asyncio.TimeoutError:
+                raise ExecError("over the longest time of a command", ref=self.ref) from None
             # Without `kill` it is as a cloud's exec stream: it ends when the last holder of the pipes does.
             await asyncio.wait(pumps, timeout=0.1 if self.caps.kill else None)
         finally:

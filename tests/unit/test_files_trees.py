@@ -85,7 +85,7 @@ def test_memory_of_streams(tmp_path: Path) -> None:
         """
         import asyncio, resource, sys
         from pathlib import Path
-        sys.path.insert(0, sys.argv[2])
+        sys.path.append(sys.argv[2])
         from openenv_sandbox.capabilities import ExecCapabilities
         from openenv_sandbox.running import RunningSandbox
         from openenv_sandbox.spec import SandboxSpec
@@ -109,7 +109,11 @@ def test_memory_of_streams(tmp_path: Path) -> None:
     )
     repo = str(Path(__file__).resolve().parents[2])
     done = subprocess.run(
-        [sys.executable, "-c", program, str(tmp_path), repo], capture_output=True, text=True, timeout=300
+        [sys.executable, "-c", program, str(tmp_path), repo],
+        capture_output=True,
+        text=True,
+        cwd=tmp_path,
+        timeout=300,
     )
     assert done.returncode == 0, done.stderr
     assert int(done.stdout) < 64

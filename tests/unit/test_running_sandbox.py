@@ -113,7 +113,7 @@ async def test_silence_is_no_end(running: Callable[..., Any], monkeypatch: pytes
     """
     for name in ("BACKSTOP_S", "GRACE_S"):
         monkeypatch.setattr(_shell_wrapped, name, 0.1)
-    monkeypatch.setattr(process_module, "_WAIT_S", 0.2)
+    monkeypatch.setattr(process_module, "WAIT_S", 0.2)
     box = running()
     assert (await box.exec("echo a; sleep 1.5; echo b", timeout=None)).text() == "a\nb\n"
     process = await box.spawn("sleep 1.5; exit 3")
@@ -124,7 +124,7 @@ async def test_process_outlives_its_transport(running: Callable[..., Any]) -> No
     """A spawned process goes on when the exec that started it is long over; status, output and end are there later.
 
     Scenario: F14
-    Mutation: start the process without detaching it from the exec's session and pipes
+    Mutation: start the supervisor in the foreground of the exec
     """
     box = running()
     process = await box.spawn("while [ ! -e stop ]; do echo tick; sleep 0.05; done; exit 4")
