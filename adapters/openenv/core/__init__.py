@@ -33,6 +33,7 @@ if TYPE_CHECKING:
     from openenv_sandbox.server.environment import Transform as Transform
     from openenv_sandbox.server.http import HealthResponse as HealthResponse
     from openenv_sandbox.server.mcp import JsonRpcRequest as JsonRpcRequest
+    from openenv_sandbox.server.mcp_environment import MCPEnvironment as MCPEnvironment
     from openenv_sandbox.server.protocols import Message as Message
     from openenv_sandbox.server.protocols import ModelTokenizer as ModelTokenizer
     from openenv_sandbox.server.rpc_types import HealthStatus as HealthStatus
@@ -86,6 +87,7 @@ _HOMES = {
     "ListToolsAction": "openenv_sandbox.models",
     "ListToolsObservation": "openenv_sandbox.models",
     "MCPClientBase": "openenv_sandbox.client",
+    "MCPEnvironment": "openenv_sandbox.server.mcp_environment",
     "MCPToolClient": "openenv_sandbox.client",
     "McpMethod": "openenv_sandbox.server.rpc_types",
     "Message": "openenv_sandbox.server.protocols",
@@ -143,6 +145,7 @@ __all__ = [
     "ListToolsAction",
     "ListToolsObservation",
     "MCPClientBase",
+    "MCPEnvironment",
     "MCPToolClient",
     "McpMethod",
     "Message",

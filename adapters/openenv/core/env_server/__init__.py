@@ -27,6 +27,7 @@ if TYPE_CHECKING:
     from openenv_sandbox.server.environment import Transform as Transform
     from openenv_sandbox.server.http import HealthResponse as HealthResponse
     from openenv_sandbox.server.mcp import JsonRpcRequest as JsonRpcRequest
+    from openenv_sandbox.server.mcp_environment import MCPEnvironment as MCPEnvironment
     from openenv_sandbox.server.protocols import Message as Message
     from openenv_sandbox.server.protocols import ModelTokenizer as ModelTokenizer
     from openenv_sandbox.server.rpc_types import HealthStatus as HealthStatus
@@ -76,6 +77,7 @@ _HOMES = {
     "ListTasksRequest": "openenv_sandbox.server.tasks:SplitRequest",
     "ListToolsAction": "openenv_sandbox.models",
     "ListToolsObservation": "openenv_sandbox.models",
+    "MCPEnvironment": "openenv_sandbox.server.mcp_environment",
     "McpMethod": "openenv_sandbox.server.rpc_types",
     "Message": "openenv_sandbox.server.protocols",
     "ModelTokenizer": "openenv_sandbox.server.protocols",
@@ -127,6 +129,7 @@ __all__ = [
     "ListTasksRequest",
     "ListToolsAction",
     "ListToolsObservation",
+    "MCPEnvironment",
     "McpMethod",
     "Message",
     "ModelTokenizer",
