@@ -7,9 +7,8 @@ from __future__ import annotations
 
 import os
 
-from openenv_sandbox.server.app import create_app
-
 from openenv_sandbox.models import CallToolAction, CallToolObservation
+from openenv_sandbox.server.app import create_app
 
 from .echo_environment import EchoEnvironment
 
