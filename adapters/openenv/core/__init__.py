@@ -14,6 +14,12 @@ if TYPE_CHECKING:
     from openenv_sandbox.errors import CapacityError as SessionCapacityError
     from openenv_sandbox.errors import FactoryError as EnvironmentFactoryError
     from openenv_sandbox.errors import OpenEnvError as OpenEnvError
+    from openenv_sandbox.llm import AnthropicClient as AnthropicClient
+    from openenv_sandbox.llm import LLMClient as LLMClient
+    from openenv_sandbox.llm import LLMResponse as LLMResponse
+    from openenv_sandbox.llm import OpenAIClient as OpenAIClient
+    from openenv_sandbox.llm import ToolCall as ToolCall
+    from openenv_sandbox.llm import create_llm_client as create_llm_client
     from openenv_sandbox.models import Action as Action
     from openenv_sandbox.models import CallToolAction as CallToolAction
     from openenv_sandbox.models import CallToolObservation as CallToolObservation
@@ -64,6 +70,7 @@ if TYPE_CHECKING:
 
 _HOMES = {
     "Action": "openenv_sandbox.models",
+    "AnthropicClient": "openenv_sandbox.llm",
     "CallToolAction": "openenv_sandbox.models",
     "CallToolObservation": "openenv_sandbox.models",
     "CompositeTransform": "openenv_sandbox.server.environment",
@@ -83,6 +90,8 @@ _HOMES = {
     "JsonRpcErrorCode": "openenv_sandbox.server.rpc_types",
     "JsonRpcRequest": "openenv_sandbox.server.mcp",
     "JsonRpcResponse": "openenv_sandbox.server.rpc_types",
+    "LLMClient": "openenv_sandbox.llm",
+    "LLMResponse": "openenv_sandbox.llm",
     "ListTasksRequest": "openenv_sandbox.server.tasks:SplitRequest",
     "ListToolsAction": "openenv_sandbox.models",
     "ListToolsObservation": "openenv_sandbox.models",
@@ -95,6 +104,7 @@ _HOMES = {
     "NullTransform": "openenv_sandbox.server.environment",
     "NumTasksRequest": "openenv_sandbox.server.tasks:SplitRequest",
     "Observation": "openenv_sandbox.models",
+    "OpenAIClient": "openenv_sandbox.llm",
     "OpenEnvError": "openenv_sandbox.errors",
     "RESERVED_TOOL_NAMES": "openenv_sandbox.server.toolspec",
     "ServerCapacityStatus": "openenv_sandbox.server.types",
@@ -105,6 +115,7 @@ _HOMES = {
     "SyncEnvClient": "openenv_sandbox.client",
     "TaskProvider": "openenv_sandbox.server.tasks",
     "Tool": "openenv_sandbox.models",
+    "ToolCall": "openenv_sandbox.llm",
     "ToolError": "openenv_sandbox.models",
     "ToolErrorType": "openenv_sandbox.models",
     "Transform": "openenv_sandbox.server.environment",
@@ -114,6 +125,7 @@ _HOMES = {
     "WSMCPResponse": "openenv_sandbox.server.rpc_types",
     "create_app": "openenv_sandbox.server.app",
     "create_fastapi_app": "openenv_sandbox.server.app",
+    "create_llm_client": "openenv_sandbox.llm",
     "deserialize_action": "openenv_sandbox.server.serialization",
     "deserialize_action_with_preprocessing": "openenv_sandbox.server.serialization",
     "serialize_observation": "openenv_sandbox.server.serialization",
@@ -122,6 +134,7 @@ _HOMES = {
 __all__ = [
     "RESERVED_TOOL_NAMES",
     "Action",
+    "AnthropicClient",
     "CallToolAction",
     "CallToolObservation",
     "CompositeTransform",
@@ -141,6 +154,8 @@ __all__ = [
     "JsonRpcErrorCode",
     "JsonRpcRequest",
     "JsonRpcResponse",
+    "LLMClient",
+    "LLMResponse",
     "ListTasksRequest",
     "ListToolsAction",
     "ListToolsObservation",
@@ -153,6 +168,7 @@ __all__ = [
     "NullTransform",
     "NumTasksRequest",
     "Observation",
+    "OpenAIClient",
     "OpenEnvError",
     "ServerCapacityStatus",
     "ServerMode",
@@ -162,6 +178,7 @@ __all__ = [
     "SyncEnvClient",
     "TaskProvider",
     "Tool",
+    "ToolCall",
     "ToolError",
     "ToolErrorType",
     "Transform",
@@ -171,6 +188,7 @@ __all__ = [
     "WSMCPResponse",
     "create_app",
     "create_fastapi_app",
+    "create_llm_client",
     "deserialize_action",
     "deserialize_action_with_preprocessing",
     "serialize_observation",
