@@ -191,7 +191,7 @@ class Wrapped:
         timeout = command.timeout
         argv = [
             SH, "-c", WRAPPER, "oe", self._cookie,
-            "-" if timeout is None else f"{timeout:g}", "-" if timeout is None else str(math.ceil(timeout)),
+            "-" if timeout is None else f"{timeout:.3f}", "-" if timeout is None else str(math.ceil(timeout)),
             str(math.ceil(command.grace / 0.05)), "-" if size == "0" else size,
             "split" if caps.split else "merged", "" if caps.cwd else command.cwd or "",
             "" if caps.user else command.user or "", "" if by_stdin else self._nonce, *command.argv,

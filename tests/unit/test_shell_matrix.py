@@ -11,6 +11,7 @@ import pytest
 
 from openenv_sandbox.errors import CapabilityError, ExecError, ExecTimeout
 from openenv_sandbox.shell import Command, run
+from openenv_sandbox.testing.suite_raw import nap
 
 if TYPE_CHECKING:
     from collections.abc import Callable
@@ -78,13 +79,13 @@ async def test_everything_a_backend_lacks(sandbox: Callable[..., Any], backend: 
 
 
 @pytest.mark.parametrize("backend", ["rich", "merged", "no-stdin"])
-async def test_deadline_ends_the_tree(sandbox: Callable[..., Any], backend: str, shell: str) -> None:
+async def test_deadline_ends_the_tree(sandbox: Callable[..., Any], backend: str) -> None:
     """At the deadline nothing of the tree is left, and the output so far is on the error.
 
     Scenario: F03
     Mutation: the wrapper's timer kills only the command itself
     """
-    number = 70_000 + sum(map(ord, shell + backend))
+    number = int(nap())
     with pytest.raises(ExecTimeout) as caught:
         await sh(sandbox(backend), TREE.format(n=number), timeout=0.3, grace=0.2)
     assert (caught.value.stdout, caught.value.stderr[:4]) == (b"part", b"perr")
@@ -93,13 +94,13 @@ async def test_deadline_ends_the_tree(sandbox: Callable[..., Any], backend: str,
 
 
 @pytest.mark.parametrize("backend", ["rich", "merged"])
-async def test_cancel_ends_the_tree(sandbox: Callable[..., Any], backend: str, shell: str) -> None:
+async def test_cancel_ends_the_tree(sandbox: Callable[..., Any], backend: str) -> None:
     """Cancelling, twice as well, leaves no process.
 
     Scenario: F19
     Mutation: cancellation does not send the second command that kills
     """
-    number = 80_000 + sum(map(ord, shell + backend))
+    number = int(nap())
     started = asyncio.Event()
     task = asyncio.ensure_future(
         sh(sandbox(backend), TREE.format(n=number), timeout=None, on_output=lambda name, data: started.set())
@@ -114,13 +115,13 @@ async def test_cancel_ends_the_tree(sandbox: Callable[..., Any], backend: str, s
 
 
 @pytest.mark.parametrize("backend", ["rich", "merged", "kills"])
-async def test_background_process_lives(sandbox: Callable[..., Any], backend: str, shell: str) -> None:
+async def test_background_process_lives(sandbox: Callable[..., Any], backend: str) -> None:
     """A process left in the background neither holds the call nor is killed by it.
 
     Scenario: F12
     Mutation: wait for the end of the backend's stream instead of the trailer
     """
-    number = 90_000 + sum(map(ord, shell + backend))
+    number = int(nap())
     result = await sh(sandbox(backend), f"sleep {number} & echo on")
     assert result.stdout == b"on\n"
     assert alive(number) == 1
@@ -148,9 +149,9 @@ async def test_ctrl_c_is_not_ignored(sandbox: Callable[..., Any]) -> None:
 
 async def test_nothing_of_the_timer_is_left(sandbox: Callable[..., Any]) -> None:
     """The deadline's sleep ends with the command."""
-    box = sandbox("rich")
-    await asyncio.gather(*(sh(box, "true", timeout=66_123) for _ in range(5)))
-    assert alive(66_123) == 0
+    box, seconds = sandbox("rich"), int(nap())
+    await asyncio.gather(*(sh(box, "true", timeout=seconds) for _ in range(5)))
+    assert alive(seconds) == 0
 
 
 @pytest.mark.parametrize("backend", ["rich", "merged"])
