@@ -207,6 +207,7 @@ async def test_an_id_never_leads_out_of_the_folder(state_dir: Path, id: str) -> 
     Mutation: `delete` joins the id to the folder unchecked
     """
     (state_dir / "precious").write_text("kept")
+    (state_dir / "local").mkdir()
     provider = LocalProvider({"isolation": "none"})
     await provider.delete(SandboxRef("local", provider.scope(), id))
     assert (state_dir / "precious").exists()

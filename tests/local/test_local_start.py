@@ -6,21 +6,19 @@ import asyncio
 import logging
 import socket
 import sys
-from typing import TYPE_CHECKING
+from pathlib import Path
 
 import pytest
 from openenv_providers import _local_bwrap as bwrap
 from openenv_providers import _local_plan as plan
 from openenv_providers import local
+from openenv_providers._local_link import Link
 from openenv_providers.local import LocalProvider
 
 from openenv_sandbox.errors import CapabilityError, ConfigError, ExecError, ImageError, ProviderUnavailable, TrustError
 from openenv_sandbox.provider import Image
 from openenv_sandbox.spec import SandboxSpec
 from tests.local.sandboxes import SLEEP, TINY, Maker, about, eventually, get, processes, run
-
-if TYPE_CHECKING:
-    from pathlib import Path
 
 pytestmark = pytest.mark.anyio
 
@@ -196,6 +194,10 @@ async def test_unread_output_is_bounded(make: Maker) -> None:
 
     assert 2**19 < len(await eventually(ended)) <= 2**20
     assert await sandbox.logs(tail=1) == b"end\n"
+    link = await Link.open(sandbox.folder)
+    status = await asyncio.to_thread(Path(f"/proc/{link.process()}/status").read_text)
+    link.close()
+    assert int(status.partition("VmRSS:")[2].split()[0]) < 40_000
 
 
 async def test_cancelled_commands_leave_no_process(make: Maker, state_dir: Path) -> None:
