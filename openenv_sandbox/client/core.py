@@ -109,11 +109,14 @@ class ClientCore(OwnContainer):
             if "trio" in sys.modules:
                 _refuse_trio()
             return self._block(make)
-        return Handle(lambda: self._awaited(make), lambda: self._block(make, touched=label), label)
+        return Handle(self, make, label)
 
-    async def _awaited(self, make: Callable[[], Coroutine[Any, Any, Any]]) -> Any:
+    def _enter(self) -> None:
         if not driving.get():
             self._pin("async")
+
+    async def _awaited(self, make: Callable[[], Coroutine[Any, Any, Any]]) -> Any:
+        self._enter()
         return await make()
 
     def _block(self, make: Callable[[], Coroutine[Any, Any, Any]], *, touched: str = "", pin: bool = True) -> Any:
@@ -189,6 +192,14 @@ class ClientCore(OwnContainer):
         assert self._conn is not None
         return self._conn
 
+    def _live(self) -> Connection | None:
+        """The open session, where it may be used at once; all else is for `_session`, which costs a step more."""
+        conn = self._conn
+        if conn is None or conn.lost is not None or conn.pid != os.getpid():
+            return None
+        elsewhere = isinstance(conn, AsyncConnection) and conn.loop is not _running_loop()
+        return None if elsewhere else conn
+
     async def _connect(self) -> None:
         self._check_process()
         if self._face == "sync":
@@ -247,7 +258,7 @@ class ClientCore(OwnContainer):
         """One message and the ``data`` of its reply."""
         payload = codec.dumps(message)
         try:
-            conn = await self._session(fresh)
+            conn = self._live() or await self._session(fresh)
             raw = await conn.exchange(payload, self._settings.message_timeout)
         except SessionLost as error:
             explained = await self._explained(error)

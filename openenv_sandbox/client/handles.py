@@ -7,27 +7,37 @@ sent. It counts as a coroutine, so ``asyncio.create_task``, ``gather`` and ``wai
 from __future__ import annotations
 
 from collections.abc import Callable, Coroutine, Generator, Iterator
-from typing import Any
+from typing import Any, Protocol
 
 _UNSET: Any = object()
 # What asyncio, inspect and IPython probe on an object; answering would run the call behind the user's back.
 _PROBED = ("_", "cr_", "gi_", "ag_")
 
 
+class Caller(Protocol):
+    """What a handle needs of the client whose call it is."""
+
+    def _enter(self) -> None:
+        """The call is about to be awaited."""
+
+    def _block(self, make: Callable[[], Coroutine[Any, Any, Any]], *, touched: str = "", pin: bool = True) -> Any:
+        """Perform the call in this thread."""
+
+
 class Handle(Coroutine[Any, Any, Any]):
     """A call that has not happened yet.
 
     Args:
-        start: Makes the coroutine that performs the call.
-        block: Performs it in blocking mode and returns the value.
+        caller: The client.
+        make: Makes the coroutine that performs the call.
         label: Name of the call, for its repr.
     """
 
-    __slots__ = ("_block", "_coro", "_failure", "_label", "_start", "_value")
+    __slots__ = ("_caller", "_coro", "_failure", "_label", "_make", "_value")
 
-    def __init__(self, start: Callable[[], Coroutine[Any, Any, Any]], block: Callable[[], Any], label: str) -> None:
-        self._start = start
-        self._block = block
+    def __init__(self, caller: Caller, make: Callable[[], Coroutine[Any, Any, Any]], label: str) -> None:
+        self._caller = caller
+        self._make = make
         self._label = label
         self._coro: Coroutine[Any, Any, Any] | None = None
         self._value = _UNSET
@@ -38,7 +48,8 @@ class Handle(Coroutine[Any, Any, Any]):
             if self._failure is not None:
                 raise self._failure
             try:
-                self._value = await self._start()
+                self._caller._enter()
+                self._value = await self._make()
             except Exception as error:
                 self._failure = error
                 raise
@@ -69,7 +80,7 @@ class Handle(Coroutine[Any, Any, Any]):
         if self._value is _UNSET:
             if self._failure is not None:
                 raise self._failure
-            self._value = self._block()
+            self._value = self._caller._block(self._make, touched=self._label)
         return self._value
 
     def __getattr__(self, name: str) -> Any:

@@ -119,11 +119,11 @@ def finish(result: Any, payload: dict[str, Any]) -> Any:
     observation = result.observation
     if isinstance(observation, BaseModel):
         # Without validation: a subclass may declare ``reward: float``, and None is what the server said.
-        fields = type(observation).model_fields
-        for name in _MIRRORED:
-            if name in fields and name not in observation.model_fields_set:
+        given = observation.__pydantic_fields_set__
+        for name in _mirrored_fields(type(observation)):
+            if name in _MIRRORED and name not in given:
                 observation.__dict__[name] = getattr(result, name)
-                observation.__pydantic_fields_set__.add(name)
+                given.add(name)
     return result
 
 
