@@ -7,7 +7,7 @@ from dataclasses import dataclass
 from typing import TYPE_CHECKING, Literal
 
 if TYPE_CHECKING:
-    from collections.abc import Iterable
+    from collections.abc import AsyncIterator, Iterable
 
     from openenv_sandbox.provider import OutputSink
 
@@ -78,14 +78,30 @@ class Output:
             try:
                 self._sink(stream, data)
             except BaseException as error:
-                self.error = error
-                self.failed.set()
+                self.fail(error)
+
+    def fail(self, error: BaseException) -> None:
+        """The caller's own code raised: the command is to be ended, and this is what the caller gets."""
+        self.error = error if self.error is None else self.error
+        self.failed.set()
 
     def finish(self) -> tuple[bytes, bytes]:
         """Both streams as kept."""
         for stream in self._kept:
             self.add(stream, b"", last=True)
         return bytes(self._kept["stdout"]), bytes(self._kept["stderr"])
+
+
+async def watched(stdin: AsyncIterator[bytes], output: Output) -> AsyncIterator[bytes]:
+    """``stdin``, whose own error ends the command; a backend would not notice, or take it for one of its own."""
+    try:
+        async for chunk in stdin:
+            if not isinstance(chunk, (bytes, bytearray, memoryview)):
+                raise TypeError(f"the iterator given as stdin must give bytes, not {type(chunk).__name__}")
+            yield chunk
+    except Exception as error:
+        output.fail(error)
+        await asyncio.Event().wait()  # an end here would look like the end of the input
 
 
 @dataclass(frozen=True)

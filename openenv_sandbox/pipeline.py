@@ -91,8 +91,9 @@ class _Launch:
                 if error.provider is None:
                     error.provider = self.reporter.provider or None
                 redact.mask_error(error)
-            redact.forget(*self.hidden)
             raise
+        finally:
+            redact.forget(*self.hidden)  # the owner has registered them for itself
 
     async def _stages(self) -> Started:
         plan = await resolve(self.request)
@@ -183,6 +184,7 @@ class _Launch:
 
         assert self.lease is not None
         hidden = tuple(self.hidden)
+        redact.register(*hidden)
         self.reporter.ref = sandbox.ref
         self.owner = owner = Ownership(
             sandbox,
@@ -195,7 +197,7 @@ class _Launch:
         )
         self.reporter.emit("created")
         owner.start_keep_alive(lease)
-        running = RunningSandbox(sandbox, provider=self.lease.provider, spec=spec, owner=owner)
+        running = RunningSandbox(sandbox, provider=self.lease.provider, spec=spec, owner=owner, hidden=hidden)
         owner.count_use(running, "_run")
         logs: Callable[[], Awaitable[bytes]] | None
         self.reporter.emit("starting")

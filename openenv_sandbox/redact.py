@@ -16,8 +16,6 @@ from collections.abc import Iterable, Iterator, Mapping
 from typing import Any
 from urllib.parse import quote
 
-from openenv_sandbox.errors import OpenEnvError
-
 MASK = "***"
 SHORTEST = 6
 """Shorter values are words that occur by chance; masking them would garble every text."""
@@ -143,13 +141,13 @@ class Redactor:
             # Some classes of other libraries refuse assignment; their text stays reachable only through this chain.
             with contextlib.suppress(Exception):
                 item.args = tuple(self.mask(a) if isinstance(a, str) else a for a in item.args)
-            names = ("message", "hint", "log", "last", "reasons") if isinstance(item, OpenEnvError) else ()
-            for name in (*names, "__notes__"):
-                value = getattr(item, name, None)
-                if isinstance(value, str):
-                    setattr(item, name, self.mask(value))
-                elif isinstance(value, (list, tuple)):
-                    setattr(item, name, type(value)(self.mask(v) if isinstance(v, str) else v for v in value))
+            # What an SDK's error is printed from may be any attribute of it.
+            for name, value in list(vars(item).items()):
+                with contextlib.suppress(Exception):
+                    if isinstance(value, str):
+                        setattr(item, name, self.mask(value))
+                    elif isinstance(value, (list, tuple)):
+                        setattr(item, name, type(value)(self.mask(v) if isinstance(v, str) else v for v in value))
         return error
 
     def mask_record(self, record: logging.LogRecord) -> None:

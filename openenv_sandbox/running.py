@@ -104,10 +104,20 @@ class RunningSandbox(_files.FileMethods):
         provider: The provider itself.
         spec: What was asked for.
         owner: Who deletes it.
+        hidden: Secrets beside those of ``spec``: the server's token.
     """
 
-    def __init__(self, sandbox: Sandbox, *, provider: SandboxProvider, spec: SandboxSpec, owner: Owner) -> None:
+    def __init__(
+        self,
+        sandbox: Sandbox,
+        *,
+        provider: SandboxProvider,
+        spec: SandboxSpec,
+        owner: Owner,
+        hidden: Sequence[str] = (),
+    ) -> None:
         self._sandbox, self._provider, self._spec, self._owner = sandbox, provider, spec, owner
+        self._hidden = {*hidden, *spec.plain_secrets().values()}
         self._shell = ShellState()
         self._turn: asyncio.Semaphore | None = None
         self._endpoints: list[Endpoint] = []
@@ -172,7 +182,8 @@ class RunningSandbox(_files.FileMethods):
         limits = _limits.get()
         if isinstance(timeout, _Unset):
             timeout = self._spec.timeouts.exec if isinstance(limits.timeout, _Unset) else limits.timeout
-        if timeout is not None and timeout <= 0:
+        timeout = None if timeout == math.inf else timeout
+        if timeout is not None and not timeout > 0:
             raise ExecError(f"timeout must be positive, not {timeout:g}", ref=self.ref)
         command = Command(
             _argv(cmd, self.ref),
@@ -268,7 +279,7 @@ class RunningSandbox(_files.FileMethods):
     def _secret_values(self) -> list[bytes]:
         from openenv_sandbox.redact import SHORTEST
 
-        return [v.encode() for v in self._spec.plain_secrets().values() if len(v) >= SHORTEST]
+        return [v.encode() for v in self._hidden if len(v) >= SHORTEST]
 
     # --------------------------------------------------------------------------------------------------- ports
 

@@ -8,9 +8,11 @@ never by argv), working directory, user, separate streams, bounded input and an 
 from __future__ import annotations
 
 import asyncio
+from collections.abc import AsyncIterator
+from dataclasses import replace
 from typing import TYPE_CHECKING
 
-from openenv_sandbox._shell_stream import Output
+from openenv_sandbox._shell_stream import Output, watched
 from openenv_sandbox._shell_wrapped import (
     BACKSTOP_S,
     MAX_OUTPUT,
@@ -71,15 +73,19 @@ async def run(
     _check_env(sandbox, command.env)
     lacking = _lacking(caps, command)
     if not lacking:
-        return await _plain(sandbox, command, output, tree_killed=True)
-    if state.has_shell is False:
-        return await _shell_less(sandbox, caps, command, output, lacking)
-    try:
-        return await Wrapped(sandbox, caps, command, output, state).run()
-    except NoShell:
-        state.has_shell = False
-    output = Output(max_output, secrets, on_output)
-    return await _shell_less(sandbox, caps, command, output, lacking)
+        return await _plain(sandbox, _watched(command, output), output, tree_killed=True)
+    if state.has_shell is not False:
+        try:
+            return await Wrapped(sandbox, caps, _watched(command, output), output, state).run()
+        except NoShell:
+            state.has_shell = False
+        output = Output(max_output, secrets, on_output)
+    return await _shell_less(sandbox, caps, _watched(command, output), output, lacking)
+
+
+def _watched(command: Command, output: Output) -> Command:
+    stdin = command.stdin
+    return replace(command, stdin=watched(stdin, output)) if isinstance(stdin, AsyncIterator) else command
 
 
 def _lacking(caps: ExecCapabilities, command: Command) -> list[str]:

@@ -152,9 +152,11 @@ class SandboxSpec(_Frozen):
     @field_validator("env", "secrets")
     @classmethod
     def _names_are_shell_safe(cls, value: dict[str, Any]) -> dict[str, Any]:
-        for name in value:
+        for name, text in value.items():
             if not _ENV_NAME.match(name):
                 raise ValueError(f"{name!r} is not an environment variable name ([A-Za-z_][A-Za-z0-9_]*)")
+            if "\0" in (text.get_secret_value() if isinstance(text, SecretStr) else text):
+                raise ValueError(f"the value of {name!r} contains a NUL character")
         return value
 
     @field_validator("labels")
@@ -173,6 +175,8 @@ class SandboxSpec(_Frozen):
     def _command_is_not_empty(cls, value: tuple[str, ...] | None) -> tuple[str, ...] | None:
         if value is not None and not value:
             raise ValueError("an empty command starts nothing")
+        if any("\0" in word for word in value or ()):
+            raise ValueError("a command cannot contain NUL characters")
         return value
 
     @property

@@ -12,6 +12,7 @@ from openenv_sandbox import (
     ConfigError,
     ConnectError,
     Event,
+    ExecError,
     GenericEnvClient,
     ImageError,
     SandboxGone,
@@ -19,6 +20,7 @@ from openenv_sandbox import (
     attach,
     launch,
     live_refs,
+    redact,
     sandbox,
 )
 from openenv_sandbox.journal import Journal
@@ -150,6 +152,38 @@ async def test_secrets_are_nowhere(cloud: FakeCloud, caplog: pytest.LogCaptureFi
 
 
 @pytest.mark.anyio
+async def test_secrets_stay_hidden_as_long_as_anybody_has_them(cloud: FakeCloud) -> None:
+    """A launch that fails shows no secret, not even one in its command, and unmasks none that another sandbox has.
+
+    Scenario: M01
+    Mutation: _Launch.run forgets secrets that the owner has forgotten already, or masks the error after that
+    """
+    provider, secrets = cloud.provider(), {"API_KEY": CANARY}
+    async with sandbox("fake-env:1", provider=provider, secrets=secrets):
+        with pytest.raises(Exception, match="exited") as caught:
+            await launch("fake-env:1", provider=provider, secrets=secrets, command=["sh", "-c", f"exit 9 {CANARY}"])
+        assert CANARY not in str(caught.value) + repr(caught.value.__dict__)
+        assert redact.mask(CANARY) == redact.MASK
+    assert redact.mask(CANARY) == CANARY, "nobody has it any more"
+
+
+@pytest.mark.anyio
+async def test_the_token_is_masked_in_what_commands_say(cloud: FakeCloud) -> None:
+    """The variables of the container hold the server's token; no output of a command shows it.
+
+    Scenario: M01
+    Mutation: RunningSandbox masks the user's secrets only
+    """
+    async with sandbox("fake-env:1", provider=cloud.provider()) as box:
+        token = next(call.args for call in cloud.calls if call.op == "create")["env"]["OPENENV_AUTH_TOKEN"]
+        result = await box.exec(["sh", "-c", f"echo {token}"])
+        assert result.text() == "***\n"
+        with pytest.raises(ExecError) as caught:
+            await box.exec(["sh", "-c", f"echo {token} >&2; exit 3"], check=True)
+        assert token not in str(caught.value)
+
+
+@pytest.mark.anyio
 async def test_a_server_is_started_once_with_what_the_image_says(cloud: FakeCloud) -> None:
     """Where core starts the server, environment and secrets go to that one command.
 
@@ -202,6 +236,8 @@ async def test_attaching_to_a_sandbox_of_another_process(cloud: FakeCloud) -> No
         ({"timeout": 3}, ConfigError, "did you mean 'timeouts'"),
         ({"labels": {"oe-run": "x"}}, ConfigError, "ours"),
         ({"env": {"a b": "c"}}, ConfigError, "environment variable"),
+        ({"secrets": {"A": "b\0"}}, ConfigError, "NUL"),
+        ({"command": ["a\0b"]}, ConfigError, "NUL"),
         ({"provider_options": {"nope": 1}}, ConfigError, "nope"),
         ({"image": "not an image"}, ImageError, "no image"),
         ({"image": None}, ConfigError, "no image"),

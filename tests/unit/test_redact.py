@@ -3,6 +3,7 @@ from __future__ import annotations
 import io
 import logging
 import pickle
+import traceback
 from typing import TYPE_CHECKING
 
 import pytest
@@ -135,6 +136,16 @@ def test_errors_are_masked_with_everything_they_lead_to(canary: str) -> None:
     circular.__cause__ = circular
     redact.mask_error(circular)
     assert "***" in str(redact.mask_error(ServerExited("x", log=canary)))
+
+    class OfAnSdk(Exception):
+        def __init__(self, explanation: str) -> None:
+            self.explanation = explanation
+
+        def __str__(self) -> str:
+            return f"500: {self.explanation}"
+
+    error.__cause__ = OfAnSdk(f"cannot start with {canary}")
+    assert canary not in "".join(traceback.format_exception(redact.mask_error(error)))
 
 
 def test_logs_of_every_layer_are_masked(canary: str, caplog: pytest.LogCaptureFixture) -> None:

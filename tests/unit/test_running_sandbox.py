@@ -71,6 +71,15 @@ async def test_default_timeout(running: Callable[..., Any]) -> None:
         await box.exec("true", timeout=0)
 
 
+@pytest.mark.parametrize("timeout", [0, -1.0, float("nan")])
+async def test_no_time_at_all(running: Callable[..., Any], timeout: float) -> None:
+    """A timeout that is no time is refused; an endless one is none."""
+    box = running()
+    with pytest.raises(ExecError, match="positive"):
+        await box.exec("true", timeout=timeout)
+    assert (await box.exec("true", timeout=float("inf"))).ok
+
+
 async def test_commands_that_are_none(running: Callable[..., Any]) -> None:
     """An empty command, NUL characters and bad variable names are refused."""
     box = running()
