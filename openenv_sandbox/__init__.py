@@ -10,6 +10,7 @@ from typing import TYPE_CHECKING, Any
 if TYPE_CHECKING:
     from openenv_sandbox.capabilities import Capabilities as Capabilities
     from openenv_sandbox.capabilities import ExecCapabilities as ExecCapabilities
+    from openenv_sandbox.capabilities import Sizes as Sizes
     from openenv_sandbox.client import EnvClient as EnvClient
     from openenv_sandbox.client import GenericAction as GenericAction
     from openenv_sandbox.client import GenericEnvClient as GenericEnvClient
@@ -70,21 +71,26 @@ if TYPE_CHECKING:
     from openenv_sandbox.models import State as State
     from openenv_sandbox.options import ProviderOptions as ProviderOptions
     from openenv_sandbox.options import trusted as trusted
+    from openenv_sandbox.process import Process as Process
     from openenv_sandbox.provider import Check as Check
     from openenv_sandbox.provider import Endpoint as Endpoint
     from openenv_sandbox.provider import Exit as Exit
     from openenv_sandbox.provider import Image as Image
     from openenv_sandbox.provider import ImageConfig as ImageConfig
+    from openenv_sandbox.provider import LogSink as LogSink
+    from openenv_sandbox.provider import OutputSink as OutputSink
     from openenv_sandbox.provider import Prepared as Prepared
     from openenv_sandbox.provider import RawResult as RawResult
     from openenv_sandbox.provider import Sandbox as Sandbox
     from openenv_sandbox.provider import SandboxInfo as SandboxInfo
     from openenv_sandbox.provider import SandboxProvider as SandboxProvider
     from openenv_sandbox.provider import SandboxRef as SandboxRef
+    from openenv_sandbox.provider import Status as Status
     from openenv_sandbox.provider import Verified as Verified
     from openenv_sandbox.registry import ProviderInfo as ProviderInfo
     from openenv_sandbox.registry import providers as providers
     from openenv_sandbox.running import RunningSandbox as RunningSandbox
+    from openenv_sandbox.running import exec_limits as exec_limits
     from openenv_sandbox.server import Environment as Environment
     from openenv_sandbox.server import create_app as create_app
     from openenv_sandbox.shell import ExecResult as ExecResult
@@ -98,6 +104,7 @@ if TYPE_CHECKING:
 _HOMES = {
     "Capabilities": "capabilities",
     "ExecCapabilities": "capabilities",
+    "Sizes": "capabilities",
     "EnvClient": "client",
     "GenericAction": "client",
     "GenericEnvClient": "client",
@@ -158,21 +165,26 @@ _HOMES = {
     "State": "models",
     "ProviderOptions": "options",
     "trusted": "options",
+    "Process": "process",
     "Check": "provider",
     "Endpoint": "provider",
     "Exit": "provider",
     "Image": "provider",
     "ImageConfig": "provider",
+    "LogSink": "provider",
+    "OutputSink": "provider",
     "Prepared": "provider",
     "RawResult": "provider",
     "Sandbox": "provider",
     "SandboxInfo": "provider",
     "SandboxProvider": "provider",
     "SandboxRef": "provider",
+    "Status": "provider",
     "Verified": "provider",
     "ProviderInfo": "registry",
     "providers": "registry",
     "RunningSandbox": "running",
+    "exec_limits": "running",
     "Environment": "server",
     "create_app": "server",
     "ExecResult": "shell",

@@ -11,7 +11,9 @@ from typing import Literal
 ImageKind = Literal["ref", "folder", "template", "snapshot"]
 NetworkFeature = Literal["full", "none", "hosts", "wildcard", "cidr4", "cidr6", "runtime"]
 Exposure = Literal["private", "public"]
+IsolationWish = Literal["none", "process", "container", "gvisor", "vm"]
 Isolation = Literal["unknown", "none", "process", "container", "gvisor", "vm"]
+Protocol = Literal["http", "tcp"]
 
 ISOLATION_ORDER: tuple[Isolation, ...] = ("none", "process", "container", "gvisor", "vm")
 
@@ -83,9 +85,11 @@ class Capabilities:
         exec: None when commands cannot be run at all.
         put: Small files can be written by a call of their own (needed where commands take no stdin).
         ports: ``any`` port at any time, only those declared ``at-create``, by a ``tunnel`` of ours, or ``none``.
-        exposure: How a port can be published.
+        exposure: How a port can be published; what can be private also satisfies who would accept it public.
+        protocols: What its ports carry: ``http`` (WebSocket included) or any ``tcp``.
         network: Network policies it enforces.
         isolation: What stands between the workload and the machine it runs on.
+        hardening: Whether it has a profile for ``hardening="strict"``.
         gpus: Models it offers; ``("*",)`` for whatever the machine has; empty for none.
         sizes: Sizes sold.
         user: Whether the workload's user can be chosen at create.
@@ -113,8 +117,10 @@ class Capabilities:
     put: bool = False
     ports: Literal["any", "at-create", "tunnel", "none"] = "at-create"
     exposure: frozenset[Exposure] = frozenset({"private"})
+    protocols: frozenset[Protocol] = frozenset({"http"})
     network: frozenset[NetworkFeature] = frozenset({"full"})
     isolation: Isolation = "unknown"
+    hardening: bool = False
     gpus: tuple[str, ...] = ()
     sizes: Sizes = field(default_factory=Sizes)
     user: bool = True

@@ -85,12 +85,13 @@ def _exposure(spec: SandboxSpec, image: Image, caps: Capabilities, serve: bool) 
     if caps.ports == "none":
         return None
     for port in spec.all_ports:
-        if port.visibility not in caps.exposure:
+        if port.visibility == "private" and "private" not in caps.exposure:
             field = "exposure" if port.number == spec.port else f"ports[{port.number}].visibility"
-            if port.visibility == "private":
-                hint = 'exposure="public" accepts that anyone who knows the address reaches the port'
-                return field, "it can publish a port only openly", hint
-            return field, "it cannot publish a port openly", 'leave exposure="private"'
+            hint = f'{field}="public" accepts that anyone who knows the address reaches the port'
+            return field, "it can publish a port only openly", hint
+        if port.protocol not in caps.protocols:
+            carries = ", ".join(sorted(caps.protocols))
+            return f"ports[{port.number}].protocol", f"its ports carry {carries}, not {port.protocol}", ""
     return None
 
 
@@ -111,8 +112,14 @@ def _network(spec: SandboxSpec, image: Image, caps: Capabilities, serve: bool) -
     missing = sorted(wanted - set(caps.network))
     if not missing:
         return None
-    has = ", ".join(sorted(caps.network)) or "nothing"
-    return "network", f"{policy.mode} needs {', '.join(missing)}; it enforces: {has}", ""
+    has = ", ".join(sorted(caps.network)) or "none"
+    return "network", f"{policy.mode} needs the policy {' and '.join(missing)}; it has: {has}", ""
+
+
+def _hardening(spec: SandboxSpec, image: Image, caps: Capabilities, serve: bool) -> tuple[str, str, str] | None:
+    if spec.hardening == "default" or caps.hardening:
+        return None
+    return "hardening", "it has no stricter profile", ""
 
 
 def _gpus(spec: SandboxSpec, image: Image, caps: Capabilities, serve: bool) -> tuple[str, str, str] | None:
@@ -156,6 +163,7 @@ _CHECKS: tuple[_Check, ...] = (
     _exposure,
     _isolation,
     _network,
+    _hardening,
     _gpus,
     _sizes,
     _user,

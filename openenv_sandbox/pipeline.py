@@ -23,7 +23,7 @@ from openenv_sandbox.owner import Ownership, quietly
 from openenv_sandbox.prepare import prepare
 from openenv_sandbox.ready import wait_ready
 from openenv_sandbox.request import Request, resolve
-from openenv_sandbox.starting import CreatedServer, ExecServer, command_for, config_for
+from openenv_sandbox.starting import TOKEN, CreatedServer, ExecServer, command_for, config_for
 
 if TYPE_CHECKING:
     from collections.abc import Awaitable, Callable
@@ -36,7 +36,6 @@ if TYPE_CHECKING:
     from openenv_sandbox.running import RunningSandbox
     from openenv_sandbox.spec import SandboxSpec
 
-TOKEN = "OPENENV_AUTH_TOKEN"
 # Images started by the uvicorn command read these; those that call uvicorn.run() do not.
 SERVER_ENV = {
     "UVICORN_WS_MAX_SIZE": str(64 << 20),
@@ -105,6 +104,7 @@ class _Launch:
         provider = self.lease.provider
         caps = provider.effective_capabilities()
         spec = capcheck.check(plan.spec, plan.image, caps, provider=provider.name, serve=self.serve)
+        spec = provider.fit(spec, plan.image)
         provider.parse_options(spec.provider_options or None)
         breaker(provider.name).check()
         journal = await open_journal(plan.journal)
@@ -127,7 +127,7 @@ class _Launch:
         expires_at = clock.time() + timeouts.effective_lifetime
         settle = timeouts.prepare + timeouts.create + caps.create_settle_s
         full = self._complete(spec, caps, journal, key, expires_at)
-        self.creation = Creation(provider, journal, key, full, self.reporter, expires_at)
+        self.creation = Creation(provider, journal, key, full, self.reporter, expires_at, self.token)
         await self.creation.take_place()
         scope, note_text = provider.scope(), plan.image.source or plan.image.name
         await journal.intent(key, provider.name, scope, clock.time() + settle, note_text, expires_at=expires_at)
@@ -197,7 +197,7 @@ class _Launch:
         )
         self.reporter.emit("created")
         owner.start_keep_alive(lease)
-        running = RunningSandbox(sandbox, provider=self.lease.provider, spec=spec, owner=owner, hidden=hidden)
+        running = RunningSandbox(sandbox, provider=self.lease.provider, spec=spec, owner=owner, hidden=hidden, token=self.token)
         owner.count_use(running, "_run")
         logs: Callable[[], Awaitable[bytes]] | None
         self.reporter.emit("starting")
@@ -231,7 +231,7 @@ class _Launch:
         assert owner.server is not None
         try:
             endpoint = await wait_ready(
-                running.endpoint,
+                running._way,
                 owner.server,
                 timeout=spec.timeouts.ready,
                 token=self.token,

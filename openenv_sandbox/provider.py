@@ -191,7 +191,9 @@ class SandboxProvider(ABC):
         extra: The extra of this distribution that brings the SDK; None when nothing is to be installed.
         sdk: Modules that the constructor imports.
         python: Lowest Python the SDK supports.
-        env_vars: Variables that carry credentials; `check` names those that are missing.
+        requires: What pip installs to get the SDK, where that is not an extra of this distribution.
+        env_vars: Variables that carry credentials, all of them needed; `check` names those that are missing. A backend
+            with several ways to log in overrides `check` instead.
         capabilities: What it can do.
         Options: Its own options; unknown keys are errors. Fields marked by `trusted` are not taken from project files.
         verified: How it is proven.
@@ -202,6 +204,7 @@ class SandboxProvider(ABC):
     extra: ClassVar[str | None] = None
     sdk: ClassVar[tuple[str, ...]] = ()
     python: ClassVar[tuple[int, int]] = (3, 10)
+    requires: ClassVar[str] = ""
     env_vars: ClassVar[tuple[str, ...]] = ()
     capabilities: ClassVar[Capabilities] = Capabilities()
     Options: ClassVar[type[BaseModel]]
@@ -241,8 +244,19 @@ class SandboxProvider(ABC):
         return default_check(cls)
 
     def effective_capabilities(self) -> Capabilities:
-        """What this instance can do on this machine and with these options; never more than ``capabilities``."""
+        """What this instance can do on this machine and with these options; ``capabilities`` is the usual case."""
         return self.capabilities
+
+    def fit(self, spec: SandboxSpec, image: Image) -> SandboxSpec:
+        """The spec as this backend can honour it, called before anything is created and after the general checks.
+
+        For rules that `Capabilities` cannot express: sizes that are sold only together, models, combinations. Sizes
+        may be rounded up, nothing else changed. No network.
+
+        Raises:
+            CapabilityError: It cannot; names the field.
+        """
+        return spec
 
     @abstractmethod
     def scope(self) -> str:
@@ -338,7 +352,9 @@ def import_sdk(cls: type[SandboxProvider]) -> None:
 
 def install_hint(cls: type[SandboxProvider]) -> str:
     """The exact line that installs what ``cls`` needs."""
-    return f"pip install 'openenv[{cls.extra}]'"
+    if cls.extra:
+        return f"pip install 'openenv[{cls.extra}]'"
+    return f"pip install {cls.requires or cls.sdk[0].partition('.')[0]}"
 
 
 def default_check(cls: type[SandboxProvider]) -> Check:

@@ -2,16 +2,20 @@
 
 from __future__ import annotations
 
+import ipaddress
 import re
 from typing import Annotated, Any, Literal
 
 from pydantic import BaseModel, BeforeValidator, ConfigDict, Field, SecretStr, field_validator, model_validator
 
-from openenv_sandbox.capabilities import Exposure, Isolation
+from openenv_sandbox.capabilities import Exposure, IsolationWish, Protocol
 
 _ENV_NAME = re.compile(r"[A-Za-z_][A-Za-z0-9_]*\Z")
 _LABEL_NAME = re.compile(r"[a-z0-9]([a-z0-9._-]{0,61}[a-z0-9])?\Z")
 _LABEL_VALUE = re.compile(r"([A-Za-z0-9]([A-Za-z0-9._-]{0,61}[A-Za-z0-9])?)?\Z")
+_HOST = re.compile(
+    r"(\*\.)?([A-Za-z0-9_]([A-Za-z0-9_-]{0,61}[A-Za-z0-9])?\.)*[A-Za-z0-9]([A-Za-z0-9-]{0,61}[A-Za-z0-9])?\Z"
+)
 RESERVED_LABEL_PREFIX = "oe-"
 
 
@@ -20,11 +24,11 @@ class _Frozen(BaseModel):
 
 
 class PortSpec(_Frozen):
-    """A port inside the sandbox that shall be reachable."""
+    """A port inside the sandbox that shall be reachable; a bare number means one with the defaults."""
 
     number: int = Field(ge=1, le=65535)
-    visibility: Exposure = "private"
-    protocol: Literal["http", "tcp"] = "http"
+    visibility: Exposure | None = Field(default=None, description="None: as the spec's exposure says.")
+    protocol: Protocol = "http"
 
 
 class Resources(_Frozen):
@@ -33,7 +37,9 @@ class Resources(_Frozen):
     cpus: float | None = Field(default=None, gt=0, description="Cores; may be fractional.")
     memory_mb: int | None = Field(default=None, gt=0, description="Memory in MiB.")
     disk_mb: int | None = Field(default=None, gt=0, description="Disk in MiB.")
-    gpus: str | None = Field(default=None, pattern=r"^[A-Za-z0-9*_.-]+(:[1-9][0-9]*)?$", description='"H100:2".')
+    gpus: str | None = Field(
+        default=None, pattern=r"^[A-Za-z*][A-Za-z0-9*_.-]*(:[1-9][0-9]*)?$", description='"H100:2".'
+    )
 
     @property
     def gpu(self) -> tuple[str, int] | None:
@@ -50,6 +56,21 @@ class NetworkPolicy(_Frozen):
     mode: Literal["full", "none", "allowlist"] = "full"
     hosts: tuple[str, ...] = Field(default=(), description='Host names; "*.example.org" is a wildcard.')
     cidrs: tuple[str, ...] = ()
+
+    @field_validator("hosts")
+    @classmethod
+    def _hosts_are_names(cls, value: tuple[str, ...]) -> tuple[str, ...]:
+        for host in value:
+            if not _HOST.match(host):
+                raise ValueError(f"{host!r} is no host name (no scheme, port or path; '*.' in front is a wildcard)")
+        return value
+
+    @field_validator("cidrs")
+    @classmethod
+    def _cidrs_are_networks(cls, value: tuple[str, ...]) -> tuple[str, ...]:
+        for cidr in value:
+            ipaddress.ip_network(cidr, strict=False)
+        return value
 
     @model_validator(mode="after")
     def _entries_only_with_allowlist(self) -> NetworkPolicy:
@@ -102,6 +123,12 @@ def _as_argv(value: object) -> object:
     return ("/bin/sh", "-c", value) if isinstance(value, str) else value
 
 
+def _as_ports(value: object) -> object:
+    if not isinstance(value, (list, tuple)):
+        return value
+    return tuple({"number": item} if isinstance(item, int) else item for item in value)
+
+
 def _as_network(value: object) -> object:
     return {"mode": value} if isinstance(value, str) else value
 
@@ -110,7 +137,7 @@ class SandboxSpec(_Frozen):
     """One sandbox.
 
     Attributes:
-        image: Folder, registry ref, ``template:ID``, ``snapshot:ID``, ``hf://org/space`` or ``git+https://…``.
+        image: Folder, registry ref, ``template:ID`` or ``snapshot:ID``.
         pull: ``missing`` uses what the backend already has; ``always`` asks the registry again.
         command: Replaces the image's entrypoint and command. A string runs by ``/bin/sh -c``.
         port: Where the environment's server listens.
@@ -119,7 +146,8 @@ class SandboxSpec(_Frozen):
         secrets: Like ``env``, given by the least readable way the backend has, and masked everywhere.
         resources: Sizes.
         network: What the workload may reach: ``"full"``, ``"none"`` or an allowlist.
-        exposure: ``public`` accepts that anyone who knows the address reaches the port.
+        exposure: ``public`` accepts that anyone who knows the address reaches the port; a backend that can keep it
+            private may do so.
         isolation: The least isolation accepted.
         hardening: ``strict`` asks for the most restricted profile of the backend.
         labels: The user's own labels.
@@ -134,13 +162,13 @@ class SandboxSpec(_Frozen):
     pull: Literal["missing", "always"] = "missing"
     command: Annotated[tuple[str, ...] | None, BeforeValidator(_as_argv)] = None
     port: int = Field(default=8000, ge=1, le=65535)
-    ports: tuple[PortSpec, ...] = ()
+    ports: Annotated[tuple[PortSpec, ...], BeforeValidator(_as_ports)] = ()
     env: dict[str, str] = Field(default_factory=dict)
     secrets: dict[str, SecretStr] = Field(default_factory=dict)
     resources: Resources = Field(default_factory=Resources)
     network: Annotated[NetworkPolicy, BeforeValidator(_as_network)] = Field(default_factory=NetworkPolicy)
     exposure: Exposure = "private"
-    isolation: Isolation = "none"
+    isolation: IsolationWish = "none"
     hardening: Literal["default", "strict"] = "default"
     labels: dict[str, str] = Field(default_factory=dict)
     user: str | None = None
@@ -181,10 +209,13 @@ class SandboxSpec(_Frozen):
 
     @property
     def all_ports(self) -> tuple[PortSpec, ...]:
-        """``port`` first, then ``ports`` without repetition."""
+        """``port`` first, then ``ports`` without repetition; each with its visibility."""
         declared = {p.number: p for p in self.ports}
-        first = declared.pop(self.port, PortSpec(number=self.port, visibility=self.exposure))
-        return (first, *declared.values())
+        first = declared.pop(self.port, PortSpec(number=self.port))
+        ports = (first, *declared.values())
+        return tuple(
+            port if port.visibility else port.model_copy(update={"visibility": self.exposure}) for port in ports
+        )
 
     def plain_secrets(self) -> dict[str, str]:
         """The secrets' values, for the one call that hands them over."""

@@ -29,6 +29,25 @@ _STATUS: Mapping[str, Status] = {
 }
 
 
+def gpu_count(spec: SandboxSpec) -> int | None:
+    """How many GPUs are asked for.
+
+    Raises:
+        CapabilityError: A model is named: docker hands out devices, it does not choose models.
+    """
+    if spec.resources.gpu is None:
+        return None
+    model, count = spec.resources.gpu
+    if model not in ("*", "any", "gpu", "nvidia"):
+        raise CapabilityError(
+            f"docker cannot choose the GPU model {model!r}: it hands out whatever this machine has",
+            field="resources.gpus",
+            provider="docker",
+            hint=f'write gpus="*:{count}"',
+        )
+    return count
+
+
 def create_arguments(api: Any, prepared: Prepared, spec: SandboxSpec, key: str, runtime: str | None) -> dict[str, Any]:
     """Keyword arguments of ``create_container``.
 
@@ -50,15 +69,7 @@ def create_arguments(api: Any, prepared: Prepared, spec: SandboxSpec, key: str, 
         host["nano_cpus"] = int(size.cpus * 1e9)
     if size.memory_mb is not None:
         host["mem_limit"] = host["memswap_limit"] = size.memory_mb << 20
-    if size.gpu is not None:
-        model, count = size.gpu
-        if model not in ("*", "any", "gpu", "nvidia"):
-            raise CapabilityError(
-                f"docker cannot choose the GPU model {model!r}: it hands out whatever this machine has",
-                field="resources.gpus",
-                provider="docker",
-                hint=f'write gpus="*:{count}"',
-            )
+    if (count := gpu_count(spec)) is not None:
         host["device_requests"] = [{"Driver": "", "Count": count, "Capabilities": [["gpu"]]}]
     if runtime is not None:
         host["runtime"] = runtime

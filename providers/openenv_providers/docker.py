@@ -75,6 +75,7 @@ class DockerProvider(SandboxProvider):
         exposure=frozenset({"private"}),
         network=frozenset({"full", "none"}),
         isolation="container",
+        hardening=True,
         gpus=("*",),
         sizes=Sizes(limits=frozenset({"cpus", "memory_mb"})),
         user=True,
@@ -122,6 +123,11 @@ class DockerProvider(SandboxProvider):
             exec_ = ExecCapabilities(stdin=False, stdin_stream=False)
             found = replace(found, exec=exec_, network=frozenset({"full"}))
         return found
+
+    def fit(self, spec: SandboxSpec, image: Image) -> SandboxSpec:
+        """Refuse what only the daemon's machine decides: which GPU it has."""
+        convert.gpu_count(spec)
+        return spec
 
     def scope(self) -> str:
         """The daemon's address."""

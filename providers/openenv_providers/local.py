@@ -77,6 +77,7 @@ class LocalProvider(SandboxProvider):
         ports="any",
         network=frozenset({"full", "none"}),
         isolation="process",
+        hardening=True,
         sizes=Sizes(limits=frozenset()),
         user=False,
         lifetime="none",
@@ -118,7 +119,7 @@ class LocalProvider(SandboxProvider):
         """Without bubblewrap: no isolation, no closed network, no pause."""
         if self._bwrap is not None:
             return self.capabilities
-        return replace(self.capabilities, isolation="none", network=frozenset({"full"}), pause=False)
+        return replace(self.capabilities, isolation="none", network=frozenset({"full"}), hardening=False, pause=False)
 
     def scope(self) -> str:
         """This machine and state folder."""

@@ -1,5 +1,6 @@
 from __future__ import annotations
 
+from dataclasses import replace
 from typing import Any
 
 import pytest
@@ -25,13 +26,14 @@ REFUSED: list[tuple[str, dict[str, Any], dict[str, Any], Image]] = [
     ("command", {}, {"start": "exec", "exec": None}, REF),
     ("port", {}, {"ports": "none"}, REF),
     ("exposure", {}, {"exposure": frozenset({"public"})}, REF),
-    ("exposure", {"exposure": "public"}, {"exposure": frozenset({"private"})}, REF),
     (
         "ports[9000].visibility",
-        {"ports": [{"number": 9000, "visibility": "public"}]},
-        {"exposure": frozenset({"private"})},
+        {"exposure": "public", "ports": [{"number": 9000, "visibility": "private"}]},
+        {"exposure": frozenset({"public"})},
         REF,
     ),
+    ("ports[9000].protocol", {"ports": [{"number": 9000, "protocol": "tcp"}]}, {}, REF),
+    ("hardening", {"hardening": "strict"}, {}, REF),
     ("isolation", {"isolation": "vm"}, {"isolation": "container"}, REF),
     ("isolation", {"isolation": "process"}, {"isolation": "unknown"}, REF),
     ("network", {"network": "none"}, {"network": frozenset({"full"})}, REF),
@@ -55,7 +57,6 @@ def test_what_cannot_be_honoured_is_refused(
     Scenario: M03
     Mutation: the check of that field is taken out of capcheck._CHECKS
     """
-    from dataclasses import replace
 
     class Able(FakeProvider):
         name = "able"
@@ -64,6 +65,8 @@ def test_what_cannot_be_honoured_is_refused(
             isolation="vm",
             network=frozenset({"full", "none", "hosts", "wildcard", "cidr4", "cidr6"}),
             gpus=("*",),
+            protocols=frozenset({"http", "tcp"}),
+            hardening=True,
         )
 
     with registry.registered(Able), pytest.raises(CapabilityError) as caught:
@@ -72,6 +75,47 @@ def test_what_cannot_be_honoured_is_refused(
     assert "able" in caught.value.alternatives
     assert f"{', '.join(caught.value.alternatives)} can" in str(caught.value)
     assert capcheck.check(_spec(**spec), image, Able.capabilities, provider="able")
+
+
+def test_who_accepts_public_may_get_private() -> None:
+    spec = _spec(exposure="public", ports=[9000, {"number": 9001, "visibility": "private"}])
+    assert [port.visibility for port in spec.all_ports] == ["public", "public", "private"]
+    assert capcheck.check(spec, REF, replace(FULL, exposure=frozenset({"private"})), provider="p")
+
+
+@pytest.mark.parametrize(
+    "fields",
+    [
+        {"network": {"mode": "allowlist", "cidrs": ["nonsense"]}},
+        {"network": {"mode": "allowlist", "hosts": ["http://x/"]}},
+        {"resources": {"gpus": "2"}},
+        {"isolation": "unknown"},
+        {"ports": [70000]},
+    ],
+)
+def test_what_means_nothing_is_an_error_of_the_spec(fields: dict[str, Any]) -> None:
+    with pytest.raises(ValueError, match=next(iter(fields))):
+        _spec(**fields)
+
+
+@pytest.mark.anyio
+async def test_the_backend_has_the_last_word_before_anything_is_created() -> None:
+    """``fit`` refuses what capabilities cannot express.
+
+    Mutation: pipeline calls ``fit`` after prepare, or not at all
+    """
+    from openenv_sandbox import launch
+
+    with FakeCloud() as cloud:
+        provider = cloud.provider()
+
+        def fit(self: object, spec: SandboxSpec, image: Image) -> SandboxSpec:
+            raise CapabilityError("sold only together", field="resources")
+
+        provider.fit = fit  # type: ignore[method-assign]
+        with pytest.raises(CapabilityError, match="sold only together"):
+            await launch("fake-env:1", provider=provider)
+        assert cloud.calls == []
 
 
 def test_sizes_are_rounded_up_to_those_sold() -> None:
