@@ -14,11 +14,11 @@ from typing import TYPE_CHECKING, Any
 
 from openenv_sandbox._leases import Lease as Lease
 from openenv_sandbox._leases import lease, lent
-from openenv_sandbox.errors import ConfigError, MissingExtraError, ProviderError, UnknownProvider
+from openenv_sandbox.errors import ConfigError, MissingExtraError, OpenEnvError, ProviderError, UnknownProvider
 from openenv_sandbox.provider import Check, SandboxProvider
 
 if TYPE_CHECKING:
-    from collections.abc import Iterator
+    from collections.abc import Callable, Iterator
 
     from openenv_sandbox.capabilities import Capabilities
     from openenv_sandbox.provider import Verified
@@ -159,9 +159,13 @@ def get(name: str) -> type[SandboxProvider]:
     )
 
 
-def providers() -> list[ProviderInfo]:
-    """Every backend with what it needs and can do. Imports no SDK and uses no network."""
-    return [_describe(entry) for entry in entries()]
+def providers(options_for: Callable[[str], Any] | None = None) -> list[ProviderInfo]:
+    """Every backend with what it needs and can do. Imports no SDK and uses no network.
+
+    Args:
+        options_for: Options by name that the checks shall assume, e.g. `Settings.options_for`; None for the defaults.
+    """
+    return [_describe(entry, options_for) for entry in entries()]
 
 
 @contextlib.contextmanager
@@ -298,7 +302,7 @@ def _usable_aliases() -> list[str]:
 # -------------------------------------------------------------------------------------------------- describing
 
 
-def _describe(entry: ProviderEntry) -> ProviderInfo:
+def _describe(entry: ProviderEntry, options_for: Callable[[str], Any] | None = None) -> ProviderInfo:
     cls = entry.cls
     aliases = tuple(alias for alias, name in ALIASES.items() if name == entry.name)
     if cls is None:
@@ -319,7 +323,9 @@ def _describe(entry: ProviderEntry) -> ProviderInfo:
             entry.broken,
         )
     try:
-        check = cls.check(None)
+        check = cls.check(options_for(entry.name) if options_for is not None else None)
+    except OpenEnvError as error:
+        check = Check(False, error.message, error.hint or "")
     except Exception as error:  # "never raises" is a promise of the contract that a third party may break
         check = Check(False, f"check() itself failed: {type(error).__name__}", f"report it to {entry.distribution}")
     credentials = all(os.environ.get(name) for name in cls.env_vars) if cls.env_vars else None

@@ -22,10 +22,10 @@ def command(terminal: Terminal, name: str | None, check: bool, as_json: bool) ->
 
     No SDK is imported and the network is not used, so "ready" means that nothing is known to be missing.
     """
-    from openenv_sandbox import registry
+    from openenv_sandbox import config, registry
     from openenv_sandbox.cli.terminal import EXIT_UNAVAILABLE
 
-    infos = registry.providers()
+    infos = registry.providers(config.load().options_for)
     if name:
         wanted = registry.canonical(name)
         infos = [info for info in infos if info.name == wanted]

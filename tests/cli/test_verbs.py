@@ -145,3 +145,9 @@ def test_gc_with_nothing_to_do_says_so(capsys: pytest.CaptureFixture[str]) -> No
 )
 def test_spans(seconds: float, text: str) -> None:
     assert _span(seconds) == text
+
+
+def test_the_check_uses_what_is_configured(capsys: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setenv("OPENENV_PROVIDERS__DOCKER__HOST", "unix:///no/such/docker.sock")
+    assert run(["providers", "docker", "--check"]) == 3
+    assert "/no/such/docker.sock" in capsys.readouterr().out
