@@ -8,9 +8,35 @@ from __future__ import annotations
 import argparse
 import asyncio
 import json
+import os
 import statistics
 import time
+from pathlib import Path
 from typing import Any
+
+WARM_S = 0.2
+WARM_STEPS = 5
+
+
+class Cpu:
+    """CPU of this process and of the server's, all threads of each, between two moments.
+
+    The server's comes from /proc in ticks of 10 ms, read at the ends of the measured loop: opening, warming up and
+    closing are not in it.
+    """
+
+    def __init__(self, server_pid: int) -> None:
+        self._stat = Path(f"/proc/{server_pid}/stat")
+        self._began = self._read()
+
+    def _read(self) -> tuple[float, float]:
+        fields = self._stat.read_text().rsplit(")", 1)[1].split()
+        return time.process_time(), (int(fields[11]) + int(fields[12])) / os.sysconf("SC_CLK_TCK")
+
+    def per_step(self, steps: int) -> dict[str, float]:
+        ends = zip(self._read(), self._began, strict=True)
+        client, server = ((now - then) / max(steps, 1) * 1e6 for now, then in ends)
+        return {"client_cpu_us": client, "server_cpu_us": server, "cpu_us": client + server}
 
 
 def make(impl: str, url: str, token: str | None) -> Any:
@@ -28,45 +54,58 @@ def action_of(kind: str) -> dict[str, Any]:
     return {"kind": kind}
 
 
-def report(times: list[float], cpu: float) -> dict[str, float]:
-    return {"p50_us": statistics.median(times) * 1e6, "cpu_us": cpu / len(times) * 1e6, "steps": len(times)}
+def report(times: list[float], cpu: Cpu) -> dict[str, float]:
+    used = cpu.per_step(len(times))
+    return {"p50_us": statistics.median(times) * 1e6, "steps": len(times), **used}
 
 
-def run_sync(impl: str, url: str, token: str | None, kind: str, seconds: float) -> dict[str, float]:
+def cold(begun: float, done: int) -> bool:
+    return done < WARM_STEPS or time.perf_counter() - begun < WARM_S
+
+
+def run_sync(impl: str, url: str, token: str | None, kind: str, seconds: float, server_pid: int) -> dict[str, float]:
     action, times = action_of(kind), []
     with make(impl, url, token).sync() as env:
         env.reset()
-        for _ in range(5):
+        begun, done = time.perf_counter(), 0
+        while cold(begun, done):
             env.step(action)
-        cpu, end = time.process_time(), time.perf_counter() + seconds
+            done += 1
+        cpu, end = Cpu(server_pid), time.perf_counter() + seconds
         while (start := time.perf_counter()) < end:
             env.step(action)
             times.append(time.perf_counter() - start)
-        return report(times, time.process_time() - cpu)
+        return report(times, cpu)
 
 
-async def run_async(impl: str, url: str, token: str | None, kind: str, seconds: float) -> dict[str, float]:
+async def run_async(
+    impl: str, url: str, token: str | None, kind: str, seconds: float, server_pid: int
+) -> dict[str, float]:
     action, times = action_of(kind), []
     async with make(impl, url, token) as env:
         await env.reset()
-        for _ in range(5):
+        begun, done = time.perf_counter(), 0
+        while cold(begun, done):
             await env.step(action)
-        cpu, end = time.process_time(), time.perf_counter() + seconds
+            done += 1
+        cpu, end = Cpu(server_pid), time.perf_counter() + seconds
         while (start := time.perf_counter()) < end:
             await env.step(action)
             times.append(time.perf_counter() - start)
-        return report(times, time.process_time() - cpu)
+        return report(times, cpu)
 
 
-async def run_many(impl: str, url: str, token: str | None, kind: str, seconds: float, n: int) -> dict[str, float]:
+async def run_many(
+    impl: str, url: str, token: str | None, kind: str, seconds: float, server_pid: int, n: int
+) -> dict[str, Any]:
     action = action_of(kind)
     clients = [make(impl, url, token) for _ in range(n)]
     start = time.perf_counter()
     opened = await asyncio.gather(*(_open(client) for client in clients), return_exceptions=True)
     opening = time.perf_counter() - start
     ready = [client for client, result in zip(clients, opened, strict=True) if not isinstance(result, BaseException)]
-    cpu, began, end, steps = time.process_time(), time.perf_counter(), time.perf_counter() + seconds, 0
     failures = [str(result)[:120] for result in opened if isinstance(result, BaseException)]
+    end = 0.0
 
     async def loop(client: Any) -> int:
         done = 0
@@ -75,20 +114,24 @@ async def run_many(impl: str, url: str, token: str | None, kind: str, seconds: f
             done += 1
         return done
 
+    end = time.perf_counter() + WARM_S
+    await asyncio.gather(*(loop(client) for client in ready), return_exceptions=True)
+    cpu, began, steps = Cpu(server_pid), time.perf_counter(), 0
+    end = began + seconds
     for outcome in await asyncio.gather(*(loop(client) for client in ready), return_exceptions=True):
         if isinstance(outcome, BaseException):
             failures.append(str(outcome)[:120])
         else:
             steps += outcome
-    wall, cpu = time.perf_counter() - began, time.process_time() - cpu
+    wall, used = time.perf_counter() - began, cpu.per_step(steps)
     await asyncio.gather(*(client.close() for client in ready), return_exceptions=True)
     return {
         "open_s": opening,
         "steps_per_s": steps / wall,
-        "cpu_us": cpu / max(steps, 1) * 1e6,
         "steps": steps,
         "failed": len(failures),
         "failures": failures[:3],
+        **used,
     }
 
 
@@ -103,11 +146,12 @@ def main() -> None:
     parser.add_argument("--face", choices=["async", "sync", "many"], required=True)
     parser.add_argument("--url", required=True)
     parser.add_argument("--token")
+    parser.add_argument("--server-pid", type=int, required=True)
     parser.add_argument("--kind", default="100B")
     parser.add_argument("--seconds", type=float, default=1.0)
     parser.add_argument("--sessions", type=int, default=64)
     args = parser.parse_args()
-    common = (args.impl, args.url, args.token, args.kind, args.seconds)
+    common = (args.impl, args.url, args.token, args.kind, args.seconds, args.server_pid)
     if args.face == "sync":
         result = run_sync(*common)
     elif args.face == "async":

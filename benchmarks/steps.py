@@ -23,7 +23,10 @@ def run(reference: str | None, rounds: int) -> dict[str, Any]:
             "ours inline async": (sys.executable, "ours", "async", inline, inline_pid),
             "ours inline sync": (sys.executable, "ours", "sync", inline, inline_pid),
         }
-        tools = {"ours async": (sys.executable, "ours", "async", echo, echo_pid)}
+        tools = {
+            "ours async": (sys.executable, "ours", "async", echo, echo_pid),
+            "ours sync": (sys.executable, "ours", "sync", echo, echo_pid),
+        }
         if reference:
             ref, ref_pid, _ = stack.enter_context(server(reference, "reference:app"))
             ref_echo, ref_echo_pid, _ = stack.enter_context(server(reference, "reference_echo:app"))
@@ -33,7 +36,10 @@ def run(reference: str | None, rounds: int) -> dict[str, Any]:
                 "our async client, reference server": (sys.executable, "ours", "async", ref, ref_pid),
                 "our sync client, reference server": (sys.executable, "ours", "sync", ref, ref_pid),
             }
-            tools["reference async"] = (reference, "reference", "async", ref_echo, ref_echo_pid)
+            tools |= {
+                "reference async": (reference, "reference", "async", ref_echo, ref_echo_pid),
+                "reference sync": (reference, "reference", "sync", ref_echo, ref_echo_pid),
+            }
         for kind in (*KINDS, "tool"):
             chosen = tools if kind == "tool" else contenders
             measured: dict[str, list[dict[str, Any]]] = {name: [] for name in chosen}
