@@ -116,6 +116,7 @@ class HTTPEnvServer:
             ValueError: No such mode.
         """
         chosen = server_mode(mode)
+        self.sessions.mode = chosen.value
         app.add_middleware(AccessMiddleware, rules=AccessRules.from_environ())
         app.router.routes.append(WebSocketRoute("/ws", WebSocketEndpoint(self.sessions), name="ws"))
         app.router.routes.append(WebSocketRoute("/mcp", WebSocketEndpoint(self.sessions, raw_rpc=True), name="ws_mcp"))

@@ -54,6 +54,7 @@ class SessionManager:
         cls = environment_class(factory)
         shared = getattr(cls, "REQUIRES_SINGLE_THREAD_EXECUTOR", False)
         self._shared = Worker("openenv-environments") if shared else None
+        self.mode: str | None = None
 
     @property
     def active_sessions(self) -> int:
@@ -240,6 +241,8 @@ class SessionManager:
         return session
 
     def _session(self, env: Any, worker: Worker, seat: Seat) -> Session:
+        if getattr(type(env), "_mode", self) is None and env._mode is None:  # its tools depend on the mode
+            env._mode = self.mode
         session = Session(Calls(env), worker, self.dispatcher, seat)
         session.closer = self.end
         return session
