@@ -50,7 +50,9 @@ def evaluate(example: Example) -> None:
 
 
 def run_python(body: str, namespace: dict[str, Any], name: str) -> None:
-    loop = namespace.setdefault("__loop__", asyncio.new_event_loop())
+    if "__loop__" not in namespace:
+        namespace["__loop__"] = asyncio.new_event_loop()
+    loop = namespace["__loop__"]
     code = compile(body, name, "exec", flags=ast.PyCF_ALLOW_TOP_LEVEL_AWAIT, dont_inherit=True)
     if code.co_flags & inspect.CO_COROUTINE:
         loop.run_until_complete(asyncio.wait_for(eval(code, namespace), 120))
