@@ -149,3 +149,15 @@ def test_tools_of_a_fastmcp_server(app: str, folder: Path) -> None:
     pytest.importorskip("fastmcp", reason="FastMCP is not installed: pip install 'openenv[core]'")
     with served(app, folder) as url:
         drive(ROLLS, url)
+
+
+@pytest.mark.full
+@pytest.mark.parametrize(("mode", "tool"), [("production", "look"), ("simulation", "peek")])
+def test_the_mode_a_server_runs_in_is_that_of_its_tools(mode: str, tool: str) -> None:
+    pytest.importorskip("fastmcp", reason="FastMCP is not installed: pip install 'openenv[core]'")
+    request = {"jsonrpc": "2.0", "id": 1, "method": "tools/list"}
+    call = {"jsonrpc": "2.0", "id": 2, "method": "tools/call", "params": {"name": tool, "arguments": {}}}
+    with served("rolls_env.server.app:app", PACKAGES, OPENENV_MODE=mode) as url:
+        listed = {item["name"] for item in json.loads(get(f"{url}/mcp", request)[1])["result"]["tools"]}
+        assert listed & {"look", "peek"} == {tool}
+        assert json.loads(get(f"{url}/mcp", call)[1])["result"]["data"] == mode
