@@ -9,7 +9,7 @@ from typing import TYPE_CHECKING, Any, ClassVar, Generic, TypeVar
 from openenv_sandbox.client.connection import Settings
 from openenv_sandbox.client.core import ClientCore
 from openenv_sandbox.client.parsing import declared_types, finish, payload_of, result_of, state_of
-from openenv_sandbox.errors import ConfigError
+from openenv_sandbox.errors import ConfigError, ProtocolError
 from openenv_sandbox.wire import messages
 
 if TYPE_CHECKING:
@@ -274,7 +274,8 @@ class EnvClient(ClientCore, Generic[ActT, ObsT, StateT]):
         return child
 
     def _result(self, payload: Any) -> StepResult[ObsT]:
-        payload = payload if isinstance(payload, dict) else {}
+        if not isinstance(payload, dict):
+            raise ProtocolError("the server answered with an observation that is no object", code="PROTOCOL")
         result: StepResult[ObsT] = finish(self._parse_result(payload), payload)
         return result
 

@@ -123,8 +123,7 @@ class BlockingConnection(Connection):
 
     def _body(self, head: handshake.Head, body: bytes) -> bytes:
         assert self._sock is not None
-        length = head.headers.get("content-length", "")
-        want = min(int(length), 4096) if length.isdigit() else 4096
+        want = handshake.body_length(head)
         deadline = time.monotonic() + 1.0
         try:
             while len(body) < want:

@@ -89,7 +89,8 @@ class Handle(Coroutine[Any, Any, Any]):
         return getattr(self.resolve(), name)
 
     def __bool__(self) -> bool:
-        return bool(self.resolve())
+        # A coroutine is true: so says this one until it has a value, as asyncio asks it for the repr of its task.
+        return self._value is _UNSET or bool(self._value)
 
     def __getitem__(self, key: Any) -> Any:
         return self.resolve()[key]

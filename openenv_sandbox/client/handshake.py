@@ -17,6 +17,9 @@ if TYPE_CHECKING:
 MAX_HEAD = 64 * 1024
 """Most bytes of a response head."""
 
+MAX_BODY = 4096
+"""Most bytes of a refusal's body that are read."""
+
 EXCERPT = 300
 """Most characters of a body that is shown in an error."""
 
@@ -76,7 +79,7 @@ def parse_head(data: bytes | bytearray) -> tuple[Head, bytes] | None:
     first, *rest = bytes(data[:end]).decode("latin-1").split("\r\n")
     version, _, status = first.partition(" ")
     code, _, reason = status.partition(" ")
-    if not version.startswith("HTTP/1.") or not code.isdigit():
+    if not version.startswith("HTTP/1.") or not re.fullmatch("[0-9]{3}", code):
         raise ValueError("what answered does not speak HTTP/1.1")
     headers: dict[str, str] = {}
     for line in rest:
@@ -84,6 +87,12 @@ def parse_head(data: bytes | bytearray) -> tuple[Head, bytes] | None:
         key = name.strip().lower()
         headers[key] = f"{headers[key]}, {value.strip()}" if key in headers else value.strip()
     return Head(int(code), reason.strip(), headers), bytes(data[end + 4 :])
+
+
+def body_length(head: Head) -> int:
+    """How many bytes of the body of a refusal are worth waiting for."""
+    announced = limits.parse_count(head.headers.get("content-length", ""))
+    return MAX_BODY if announced is None else min(announced, MAX_BODY)
 
 
 def check_upgrade(target: Target, head: Head, key: str) -> int | None:

@@ -10,6 +10,7 @@ from urllib.parse import urlsplit
 from openenv_sandbox.client import handshake
 from openenv_sandbox.client.target import http_url
 from openenv_sandbox.errors import ProtocolError, StepTimeout
+from openenv_sandbox.wire import codec
 
 if TYPE_CHECKING:
     import httpx
@@ -73,14 +74,17 @@ class Rpc:
             head = handshake.Head(response.status_code, response.reason_phrase, headers)
             raise handshake.refused(self._target, head, response.content)
         try:
-            reply = response.json()
+            reply = codec.loads(response.content)
             failure = reply.get("error")
         except (ValueError, AttributeError):
             raise handshake.failed(self._target, "POST /mcp was answered by something that is no JSON-RPC") from None
         if failure:
+            if not isinstance(failure, dict):  # of a gateway in between
+                failure = {"message": failure}
             text = str(failure.get("message") or "unknown error")
             data = failure.get("data") if isinstance(failure.get("data"), dict) else {}
-            number = int(failure.get("code") or 0)
+            code = failure.get("code")
+            number = code if isinstance(code, int) else 0
             raise RpcError(f"Server error: {text} (code: {number})", number=number, code=str(number), data=data)
         return reply.get("result")
 

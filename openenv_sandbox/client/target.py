@@ -3,12 +3,13 @@
 from __future__ import annotations
 
 import ipaddress
+import re
 import ssl
 import urllib.request
 from base64 import b64encode
 from dataclasses import dataclass, field
 from typing import TYPE_CHECKING
-from urllib.parse import SplitResult, unquote, urlsplit, urlunsplit
+from urllib.parse import SplitResult, quote, unquote, urlsplit, urlunsplit
 
 from openenv_sandbox.errors import ConfigError, ConnectError
 
@@ -22,6 +23,10 @@ _HTTP = {"ws": "http", "wss": "https"}
 _PORTS = {"ws": 80, "wss": 443, "http": 80, "https": 443}
 _DOCKER_NAMES = ("host.docker.internal", "gateway.docker.internal", "host.containers.internal")
 _DOCKER_NETWORK = ipaddress.ip_network("172.16.0.0/12")
+_NAME = re.compile(r"[!#$%&'*+.^_`|~0-9A-Za-z-]+")
+_VALUE = re.compile(r"[\t\x20-\x7e\x80-\xff]*")
+_KEPT = "/%:=&?~+!$,;'@()*[]"
+"""What stands in a path or query as it is; the rest is encoded."""
 _RESERVED = frozenset(
     ("host", "upgrade", "connection", "sec-websocket-key", "sec-websocket-version", "sec-websocket-extensions")
 )
@@ -83,17 +88,18 @@ def split_base(base_url: str) -> SplitResult:
     Raises:
         ConfigError: It names no host, or a scheme that is neither HTTP nor WebSocket.
     """
-    text = base_url.strip().rstrip("/")
+    text = base_url.strip()
     if "://" not in text:
         text = f"http://{text}"
     try:
-        parts = urlsplit(text)
+        parts = urlsplit(text.rstrip("/"))
         port_ok = parts.port is None or 0 < parts.port < 65536
     except ValueError:
         parts, port_ok = urlsplit(""), False
-    if parts.scheme.lower() not in _WS or not parts.hostname or not port_ok:
+    if parts.scheme.lower() not in _WS or not parts.hostname or not port_ok or len(parts.netloc.split()) != 1:
         raise ConfigError(
-            f"base_url {base_url.split('?')[0]!r} is not an address", hint="write http://host:port or https://host"
+            f"base_url {base_url.rpartition('@')[2].split('?')[0]!r} is not an address",
+            hint="write http://host:port or https://host",
         )
     return parts._replace(scheme=parts.scheme.lower())
 
@@ -166,10 +172,14 @@ def proxy_for(url: str) -> Proxy | None:
     text = proxies.get("https" if secure else "http") or proxies.get("all")
     if not text or urllib.request.proxy_bypass(f"{host}:{parts.port or _PORTS[parts.scheme]}"):
         return None
-    found = urlsplit(text if "://" in text else f"http://{text}")
-    if found.scheme != "http" or not found.hostname:
+    try:
+        found = urlsplit(text if "://" in text else f"http://{text}")
+        port = found.port or 80
+    except ValueError:
+        found, port = urlsplit("malformed://"), 0
+    if found.scheme != "http" or not found.hostname or not port:
         raise ConnectError(
-            f"Failed to connect to {shown(url)}: a {found.scheme or 'nameless'} proxy cannot be used, only http",
+            f"Failed to connect to {shown(url)}: a {found.scheme or 'nameless'} proxy cannot be used, only http://host:port",
             hint="name an http proxy in HTTPS_PROXY, or put the host into NO_PROXY",
             retryable=False,
         )
@@ -177,12 +187,12 @@ def proxy_for(url: str) -> Proxy | None:
     if found.username is not None:
         login = f"{unquote(found.username)}:{unquote(found.password or '')}"
         secret = "Basic " + b64encode(login.encode()).decode()
-    return Proxy(found.hostname, found.port or 80, secret)
+    return Proxy(found.hostname, port, secret)
 
 
 def auth_headers(headers: Mapping[str, str], token: str | None) -> dict[str, str]:
     """``headers`` and the server's token, which steps aside when Authorization is taken."""
-    if not token:
+    if not token or not {token, f"Bearer {token}"}.isdisjoint(headers.values()):
         return dict(headers)
     taken = {name.lower() for name in headers}
     if "authorization" in taken:
@@ -197,10 +207,10 @@ def check_headers(headers: Mapping[str, str]) -> dict[str, str]:
         ConfigError: A name or value would break the request apart, or the handshake owns it.
     """
     for name, value in headers.items():
+        if not _NAME.fullmatch(str(name)) or not _VALUE.fullmatch(str(value)):
+            raise ConfigError(f"header {name!r} contains a character that is not allowed")
         if name.lower() in _RESERVED and name.lower() != "host":
             raise ConfigError(f"header {name!r} belongs to the handshake")
-        if not name or any(c in name for c in " :\r\n") or any(c in str(value) for c in "\r\n\0"):
-            raise ConfigError(f"header {name!r} contains a character that is not allowed")
     return {name: str(value) for name, value in headers.items()}
 
 
@@ -259,7 +269,7 @@ def resolve(
         scheme=parts.scheme,
         host=host,
         port=port,
-        path=(parts.path or "/") + (f"?{full}" if full else ""),
+        path=quote(parts.path or "/", _KEPT) + (f"?{quote(full, _KEPT)}" if full else ""),
         headers=sent,
         dial=(proxy.host, proxy.port) if proxy else connect_to or (host, port),
         proxy=proxy,

@@ -131,8 +131,7 @@ class AsyncConnection(Connection, asyncio.BufferedProtocol):
 
     async def _body(self, head: handshake.Head, body: bytes) -> bytes:
         """What can be had of a body within a second, to be quoted."""
-        length = head.headers.get("content-length", "")
-        want = min(int(length), 4096) if length.isdigit() else 4096
+        want = handshake.body_length(head)
         assert self._head is not None
         start = len(self._head) - len(body)
         with anyio.move_on_after(1.0):

@@ -81,7 +81,8 @@ class DirectSending:
                 sent = self._socket.sendmsg((head, frame), (), socket.MSG_DONTWAIT)
             except BlockingIOError:
                 sent = 0
-            except OSError:  # the peer is gone; the loop sees that itself
+            except OSError:  # the peer is gone, which the loop does not see by itself while it has paused reading
+                deliver(self._loop, self._transport.abort)
                 return True
             complete = sent == len(head) + len(frame)
             if not complete:

@@ -30,5 +30,9 @@ def parse_announced(value: str | bytes | None) -> int | None:
     if value is None:
         return None
     text = value.decode("latin-1") if isinstance(value, bytes) else value
-    text = text.strip()
-    return int(text) if text.isascii() and text.isdigit() and int(text) > 0 else None
+    return parse_count(text.strip()) or None
+
+
+def parse_count(text: str) -> int | None:
+    """A number of bytes a peer wrote in decimal digits; None when it is none that makes sense."""
+    return int(text) if text.isascii() and text.isdigit() and len(text) < 20 else None

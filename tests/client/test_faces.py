@@ -60,6 +60,7 @@ async def test_awaited(server: EnvServer) -> None:
         result = await client.step(Echo(echo="hi"))
         assert (result.observation.echo, result.reward, result.done) == ("hi", 1.0, False)
         assert await client.twice("x") == 3
+    await asyncio.to_thread(server.wait_closed)  # the closing handshake may overtake the handler
     assert [m["type"] for m in server.seen] == ["reset", "step", "step", "step", "state", "close"]
     assert server.seen[1] == {"type": "step", "data": {"echo": "hi"}}
 
@@ -117,6 +118,22 @@ async def test_a_handle_is_a_coroutine_for_asyncio(server: EnvServer) -> None:
         handle = client.step(Echo(echo="3"))
         assert await handle is await handle
         assert len([m for m in server.seen if m["type"] == "step"]) == 3
+
+
+async def test_looking_at_a_task_of_a_handle_sends_nothing(server: EnvServer) -> None:
+    """asyncio tests the coroutine of a task for its repr, in debug mode by itself.
+
+    Mutation: resolve the handle in __bool__
+    """
+    async with EchoClient(server.url) as client:
+        handle = client.step(Echo(echo="once"))
+        task: asyncio.Task[Any] = asyncio.create_task(handle)  # type: ignore[arg-type]
+        assert task.get_coro()
+        assert "pending" in repr(task)
+        assert server.seen == []
+        assert (await task).observation.echo == "once"
+        assert handle
+        assert len(server.seen) == 1
 
 
 async def test_the_first_use_decides(server: EnvServer) -> None:

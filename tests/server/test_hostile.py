@@ -3,6 +3,8 @@
 from __future__ import annotations
 
 import asyncio
+import socket
+import struct
 import threading
 from typing import TYPE_CHECKING, Any
 
@@ -232,3 +234,27 @@ async def test_pings_of_a_client_that_does_not_read_are_not_hoarded() -> None:
         peer.writer.transport.resume_reading()  # type: ignore[attr-defined]
         assert (await peer.recv())["type"] == "observation"
         assert await peer.frame() == (frames.PONG, b"last")
+
+
+async def test_a_client_that_resets_while_reading_is_paused_is_gone_at_once(monkeypatch: pytest.MonkeyPatch) -> None:
+    """The first answer that cannot be sent ends the session: while more messages wait than are taken, nothing is read,
+    and a slot would be held until the next keepalive.
+
+    Mutation: leave the end of the connection to the reading loop in DirectSending._send_direct
+    """
+    monkeypatch.setenv("OPENENV_WS_PING_INTERVAL", "3600")
+    held = Recording.gates["reset"] = threading.Event()
+    async with serving(create_app(Recording, Do, Saw)) as server:
+        peer = await server.connect()
+        await peer.reset()
+        (session,) = server.sessions.sessions.values()
+        connection: Any = session.attached
+        peer.send({"type": "step", "data": {"what": "wait:reset"}})
+        for _ in range(connection.MAX_WAITING + 50):
+            peer.send({"type": "step", "data": {}})
+        await until(lambda: connection._paused)
+        peer.writer.get_extra_info("socket").setsockopt(socket.SOL_SOCKET, socket.SO_LINGER, struct.pack("ii", 1, 0))
+        peer.drop()
+        await until(lambda: peer.writer.transport.get_extra_info("socket").fileno() < 0)
+        held.set()
+        await until(lambda: server.sessions.active_sessions == 0)

@@ -134,4 +134,4 @@ def test_accept_key_is_the_one_of_the_rfc() -> None:
 
 def test_announced_limit() -> None:
     assert parse_announced(b" 67108864 ") == 67108864
-    assert [parse_announced(value) for value in (None, "", "-1", "0", "1e3", "²")] == [None] * 6
+    assert [parse_announced(value) for value in (None, "", "-1", "0", "1e3", "²", "1" * 5000)] == [None] * 7
