@@ -331,7 +331,8 @@ async def _close(owner: Ownership) -> None:
 
 def _at_exit(pid: int) -> None:
     """``sys.exit`` without ``async with``: what still lives is deleted, bounded, while modules are still there."""
-    left = [owner for owner in list(_live.values()) if not owner.home.is_running()]
+    # A loop that still runs, in a daemon thread, deletes its own; the portal's has a hook of its own.
+    left = [owner for owner in list(_live.values()) if owner.home is not portal._loop or not owner.home.is_running()]
     if pid != os.getpid() or not left:
         return
 

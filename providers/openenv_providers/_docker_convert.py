@@ -10,7 +10,7 @@ from openenv_sandbox.provider import SandboxInfo, SandboxRef, Status
 from openenv_sandbox.spec import Resources
 
 if TYPE_CHECKING:
-    from collections.abc import Mapping
+    from collections.abc import Mapping, Sequence
 
     from openenv_sandbox.capabilities import Isolation
     from openenv_sandbox.provider import Prepared
@@ -94,11 +94,17 @@ def create_arguments(api: Any, prepared: Prepared, spec: SandboxSpec, key: str, 
     return arguments
 
 
+def _key(labels: Mapping[str, str], names: Sequence[str]) -> str | None:
+    """The key of one of ours. Its label alone proves nothing: an image committed from a sandbox hands it on."""
+    key = labels.get(KEY)
+    return key if key and f"/{key}" in names else None
+
+
 def info(scope: str, inspected: Mapping[str, Any], isolation: Isolation) -> SandboxInfo:
     """From ``inspect_container``."""
     config, host = inspected["Config"], inspected.get("HostConfig") or {}
     labels = config.get("Labels") or {}
-    ref = SandboxRef("docker", scope, str(inspected["Id"]), labels.get(KEY) or None)
+    ref = SandboxRef("docker", scope, str(inspected["Id"]), _key(labels, [str(inspected.get("Name"))]))
     state = inspected.get("State") or {}
     cpus, memory = host.get("NanoCpus") or 0, host.get("Memory") or 0
     expires = labels.get("oe-expires", "")
@@ -118,7 +124,7 @@ def listed(scope: str, row: Mapping[str, Any], isolation: Isolation) -> SandboxI
     """From one row of ``containers``."""
     labels = row.get("Labels") or {}
     return SandboxInfo(
-        ref=SandboxRef("docker", scope, str(row["Id"]), labels.get(KEY) or None),
+        ref=SandboxRef("docker", scope, str(row["Id"]), _key(labels, row.get("Names") or ())),
         status=_STATUS.get(str(row.get("State")), "unknown"),
         labels=labels,
         created_at=float(row["Created"]) if row.get("Created") else None,

@@ -18,7 +18,7 @@ from openenv_providers import _docker_convert as convert
 from openenv_providers._docker_daemon import REMEDY, Daemon
 from openenv_sandbox import _dockerhost
 from openenv_sandbox.capabilities import Capabilities, ExecCapabilities, Sizes
-from openenv_sandbox.errors import CapabilityError, OpenEnvError, SandboxGone
+from openenv_sandbox.errors import CapabilityError, OpenEnvError, ProviderError, SandboxGone
 from openenv_sandbox.options import ProviderOptions, trusted
 from openenv_sandbox.provider import (
     Check,
@@ -222,11 +222,13 @@ class DockerProvider(SandboxProvider):
         return found
 
     async def list(self, labels: Mapping[str, str]) -> AsyncIterator[SandboxInfo]:
-        """One request; the daemon filters."""
+        """One request; the daemon filters. What only inherited our labels from its image is left out."""
         filters = {"label": [f"{name}={value}" for name, value in labels.items()]}
         rows = await self.daemon.call("listing containers", lambda api: api.containers(all=True, filters=filters))
         for row in rows:
-            yield convert.listed(self.scope(), row, self._isolation())
+            found = convert.listed(self.scope(), row, self._isolation())
+            if found.ref.key is not None or convert.KEY not in found.labels:
+                yield found
 
     async def delete(self, ref: SandboxRef) -> None:
         """Kill and remove, anonymous volumes too, and wait while somebody else is removing it."""
@@ -253,6 +255,13 @@ class DockerProvider(SandboxProvider):
                 await self.inspect(ref)
             except SandboxGone:
                 return
+        raise ProviderError(
+            f"the daemon is still removing the container after {_GONE_S:g} s",
+            ref=ref,
+            outcome="unknown",
+            retryable=True,
+            hint="docker ps -a shows it as dead or removing: look at the daemon's log",
+        )
 
     async def inside_a_container(self) -> bool:
         """Whether this process is in a container of this daemon, where the daemon's 127.0.0.1 is not ours."""
