@@ -4,9 +4,12 @@ from __future__ import annotations
 
 import asyncio
 import json
+from dataclasses import replace
 from typing import TYPE_CHECKING, Any
 
+import docker
 import pytest
+import requests
 from openenv_providers import _docker_images
 from openenv_providers._docker_daemon import translate
 
@@ -197,6 +200,53 @@ async def test_a_name_of_somebody_else_is_not_adopted(dock: Docker) -> None:
         await dock.create(key=key)
     stranger.reload()
     assert stranger.status == "created"
+
+
+async def test_a_container_of_somebody_else_with_our_labels_is_not_ours(dock: Docker) -> None:
+    """Committed from a sandbox, an image hands its labels on; a container made from it belongs to who made it.
+
+    Scenario: A04
+    Mutation: _docker_convert takes the label oe-key for the key whatever the container is called
+    """
+    box = await dock.create()
+    assert box.ref.key is not None
+    image = await asyncio.to_thread(lambda: dock.engine.containers.get(box.ref.id).commit("openenv-test", dock.run))
+    try:
+        theirs = await asyncio.to_thread(dock.engine.containers.create, image, ["sleep", "600"])
+        assert theirs.labels["oe-key"] == box.ref.key
+        assert await dock.provider.find(box.ref.key) == [box.ref]
+        assert [info.ref async for info in dock.provider.list({"oe-run": dock.run})] == [box.ref]
+        attached = await dock.provider.attach(replace(box.ref, id=str(theirs.id)))
+        assert attached.ref.key is None
+        await asyncio.to_thread(theirs.remove, force=True)
+    finally:
+        await box.delete()
+        await asyncio.to_thread(dock.engine.images.remove, str(image.id), force=True)
+
+
+async def test_a_removal_that_does_not_end_is_no_success(dock: Docker, monkeypatch: pytest.MonkeyPatch) -> None:
+    """While somebody else's removal hangs the container is there: the row must stay.
+
+    Scenario: A09
+    Mutation: delete returns when the wait is over
+    """
+    from openenv_providers import docker as module
+
+    box = await dock.create()
+    monkeypatch.setattr(module, "_GONE_S", 0.1)
+    api = await asyncio.to_thread(dock.provider.daemon.client)
+
+    def busy(*_: Any, **__: Any) -> None:
+        response = requests.Response()
+        response.status_code = 409
+        raise docker.errors.APIError("409", response, "removal of container x is already in progress")
+
+    with monkeypatch.context() as patch:
+        patch.setattr(api, "remove_container", busy)
+        with pytest.raises(ProviderError, match="still removing") as caught:
+            await box.delete()
+    assert (caught.value.outcome, caught.value.retryable) == ("unknown", True)
+    await box.delete()
 
 
 async def test_deleting_is_idempotent_and_waits_for_another_delete(dock: Docker) -> None:

@@ -206,6 +206,27 @@ async def test_exit_without_a_block_after_blocking_use(cloud: FakeCloud) -> None
     assert cloud.live() == []
 
 
+async def test_exit_while_a_loop_runs_in_a_daemon_thread(cloud: FakeCloud) -> None:
+    """The main thread ends while another one's loop still holds a sandbox: it is deleted by that loop.
+
+    Scenario: A03
+    Mutation: owner._at_exit leaves out owners whose loop runs
+    """
+    body = """import threading
+    async def use():
+        await launch("fake-env:1", provider=FakeProvider)
+        ready.set()
+        await asyncio.sleep(3600)
+    ready = threading.Event()
+    threading.Thread(target=lambda: asyncio.run(use()), daemon=True).start()
+    ready.wait()"""
+    process = _start(cloud, body)
+    _, err = await asyncio.to_thread(process.communicate, timeout=60)
+    assert process.returncode == 0, err
+    assert cloud.count("create") == 1
+    await nothing_left(cloud)
+
+
 async def test_exit_with_a_hanging_delete_is_bounded(cloud: FakeCloud) -> None:
     """A cleanup that nobody answers ends, and the next process completes it.
 
