@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import pytest
+from fastapi import FastAPI
 
 from openenv_sandbox.server import create_app
 from tests.server.environments import Do, Recording, Saw
@@ -101,3 +102,22 @@ async def test_origins(monkeypatch: pytest.MonkeyPatch, origin: str, more: dict[
         async with serving(create_app(Recording, Do, Saw)) as server:
             assert (await server.request("GET", "/health", headers=headers))[0] == (200 if allowed else 403)
             assert (await server.connect("/ws", headers)).status == (101 if allowed else 403)
+
+
+async def test_health_is_open_below_a_prefix_too(monkeypatch: pytest.MonkeyPatch) -> None:
+    """Behind a proxy that serves a prefix, and mounted in another application, the same one route is open.
+
+    Mutation: compare scope["path"] with OPEN_PATHS
+    """
+    monkeypatch.setenv("OPENENV_AUTH_TOKEN", TOKEN)
+    app = create_app(Recording, Do, Saw)
+    outer = FastAPI()
+    outer.mount("/env", create_app(Recording, Do, Saw))
+    for served, config in ((app, {"root_path": "/env"}), (outer, {})):
+        async with serving(served, **config) as server:
+            # uvicorn puts the prefix before every path by itself; a mount wants it in the request.
+            prefix = "" if config else "/env"
+            assert (await server.request("GET", f"{prefix}/health"))[0] == 200
+            for path in ("/state", "/health/", "/health/env/health"):
+                assert (await server.request("GET", prefix + path))[0] == 401
+            assert (await server.connect(f"{prefix}/ws")).status == 401
