@@ -161,6 +161,11 @@ class Decoder:
         self.trailer: Trailer | None = None
         self.done = asyncio.Event()
 
+    @property
+    def complete(self) -> bool:
+        """Whether both streams came to their end."""
+        return self._out_done and self.trailer is not None
+
     def __call__(self, stream: Stream, data: bytes) -> None:
         """Take a chunk as the backend sends it."""
         if stream == "stdout" or not self._split:
@@ -174,7 +179,7 @@ class Decoder:
                 self._stderr(data)
         else:
             self._stderr(data)
-        if self._out_done and self.trailer is not None:
+        if self.complete:
             self.done.set()
 
     def _stderr(self, data: bytes) -> None:

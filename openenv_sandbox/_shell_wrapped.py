@@ -282,6 +282,12 @@ class Wrapped:
                 ref=ref,
                 hint="make /tmp or /dev/shm writable",
             )
+        if not self._decoder.complete:
+            raise ExecError(
+                f"the command ended with code {trailer.code}, but its output broke off on the way",
+                ref=ref,
+                outcome="unknown",
+            )
         return to_result(self._sandbox, trailer.code, self._output)
 
     async def _without_trailer(self, task: asyncio.Task[RawResult]) -> NoReturn:

@@ -164,6 +164,24 @@ async def test_lost_exit_code(child: Callable[..., Any]) -> None:
     assert (await run(box, box.caps, Command(["/bin/sh", "-c", "exit 3"], timeout=30))).exit_code == 3
 
 
+async def test_output_that_breaks_off(child: Callable[..., Any], monkeypatch: pytest.MonkeyPatch) -> None:
+    """The code arrived and the rest of stdout did not: that is an error, not a shorter output.
+
+    Scenario: C13
+    Mutation: take the trailer of stderr alone for the end of the command
+    """
+    box = child()
+    whole = box.exec_raw
+
+    async def cut(argv: Any, *, on_output: Any, **rest: Any) -> Any:
+        return await whole(argv, on_output=lambda name, data: name == "stderr" and on_output(name, data), **rest)
+
+    monkeypatch.setattr(box, "exec_raw", cut)
+    with pytest.raises(ExecError, match="broke off") as caught:
+        await run(box, box.caps, Command(["echo", "lost"], timeout=30))
+    assert caught.value.outcome == "unknown"
+
+
 async def test_wrapper_killed(child: Callable[..., Any]) -> None:
     """A command that loses its wrapper is an error, with what it may have done unknown."""
     box = child()
