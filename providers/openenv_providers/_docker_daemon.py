@@ -19,6 +19,7 @@ from openenv_sandbox.errors import (
     SandboxGone,
 )
 from openenv_sandbox.lifecycle import CountedThreads
+from openenv_sandbox.retry import retry_after
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Mapping
@@ -103,15 +104,17 @@ def translate(error: Exception, *, what: str, ref: SandboxRef | None = None, sta
             return kind(f"{what}: {text}", provider="docker", ref=ref, hint=hint or None, **extra)
     if status in (401, 403):
         return AuthError(f"{what}: {text}", provider="docker", ref=ref, hint="the daemon's proxy refuses this request")
+    if status == 402:
+        return QuotaExceeded(f"{what}: {text}", provider="docker", ref=ref, hint="the daemon's proxy asks for payment")
     if status == 429:
-        return RateLimited(f"{what}: {text}", provider="docker", ref=ref)
-    unknown = started and status in (502, 503, 504)
-    return ProviderError(
+        return RateLimited(f"{what}: {text}", provider="docker", ref=ref, retry_after=retry_after(error))
+    return (ProviderUnavailable if status == 503 else ProviderError)(
         f"{what}: {text} (status {status})",
         provider="docker",
         ref=ref,
         retryable=status >= 500,
-        outcome="unknown" if unknown else "failed",
+        # Whatever answered may have done so after the daemon acted.
+        outcome="unknown" if started and status >= 500 else "failed",
     )
 
 

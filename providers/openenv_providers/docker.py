@@ -18,7 +18,7 @@ from openenv_providers import _docker_convert as convert
 from openenv_providers._docker_daemon import REMEDY, Daemon
 from openenv_sandbox import _dockerhost
 from openenv_sandbox.capabilities import Capabilities, ExecCapabilities, Sizes
-from openenv_sandbox.errors import CapabilityError, OpenEnvError, ProviderError, SandboxGone
+from openenv_sandbox.errors import CapabilityError, OpenEnvError, ProviderError, ProviderUnavailable, SandboxGone
 from openenv_sandbox.options import ProviderOptions, trusted
 from openenv_sandbox.provider import (
     Check,
@@ -188,7 +188,7 @@ class DockerProvider(SandboxProvider):
             await self.daemon.call(what, lambda api: api.start(identifier), ref=ref, started=True)
             return await self.attach(ref)
         except OpenEnvError as error:
-            if error.outcome == "failed":
+            if not isinstance(error, ProviderUnavailable):
                 await self._undo(ref, error)
             raise
 
@@ -196,6 +196,7 @@ class DockerProvider(SandboxProvider):
         """A container that cannot start stays in ``created``; without it nothing exists."""
         try:
             await self.delete(ref)
+            error.outcome = "failed"
         except OpenEnvError as left:
             error.outcome = "unknown"
             error.hint = f"{error.hint or ''} (removing the container failed too: {left.message})".strip()
