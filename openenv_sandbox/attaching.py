@@ -4,14 +4,14 @@ from __future__ import annotations
 
 from typing import TYPE_CHECKING, Any
 
-from openenv_sandbox import registry
+from openenv_sandbox import redact, registry
 from openenv_sandbox.errors import CapabilityError, ConfigError
 from openenv_sandbox.events import Event, Reporter
 from openenv_sandbox.journal import open_journal
 from openenv_sandbox.lifecycle import daemon_call
 from openenv_sandbox.owner import Ownership, quietly
 from openenv_sandbox.request import choose
-from openenv_sandbox.starting import CreatedServer
+from openenv_sandbox.starting import TOKEN, CreatedServer
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Mapping
@@ -66,12 +66,17 @@ async def _attach(
     journal = await open_journal(mode)
     sandbox = await provider.attach(await journal.full_ref(ref))
     spec = SandboxSpec.model_validate({"image": sandbox.info.image or "attached", **fields})
-    owned = own and sandbox.ref.key is not None
+    key = sandbox.ref.key
+    given = spec.secrets.get(TOKEN)
+    token = given.get_secret_value() if given is not None else await journal.token_of(key) if key else None
+    owned = own and key is not None
     if owned:
-        await journal.created(sandbox.ref, expires_at=sandbox.info.expires_at)
+        await journal.created(sandbox.ref, expires_at=sandbox.info.expires_at, token=token)
     reporter = Reporter(provider.name, on_event)
     reporter.key, reporter.ref = sandbox.ref.key or "", sandbox.ref
-    owner = Ownership(sandbox, lease, journal, spec, reporter, owned=owned)
+    hidden = [*spec.plain_secrets().values(), *([token] if token else [])]
+    redact.register(*hidden)
+    owner = Ownership(sandbox, lease, journal, spec, reporter, owned=owned, forget=lambda: redact.forget(*hidden))
     owner.server = CreatedServer(sandbox)
     reporter.emit("created", "attached")
-    return RunningSandbox(sandbox, provider=provider, spec=spec, owner=owner)
+    return RunningSandbox(sandbox, provider=provider, spec=spec, owner=owner, token=token)

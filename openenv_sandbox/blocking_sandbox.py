@@ -13,6 +13,8 @@ if TYPE_CHECKING:
 
     from typing_extensions import Self
 
+    from openenv_sandbox.client.base import EnvClient
+    from openenv_sandbox.client.sync import SyncEnvClient
     from openenv_sandbox.running import RunningSandbox
 
 
@@ -43,6 +45,25 @@ class BlockingSandbox:
             return portal.run_sync(functools.partial(value, *args, **kwargs))
 
         return call
+
+    def client(self, cls: type[EnvClient[Any, Any, Any]] | None = None) -> SyncEnvClient[Any, Any, Any]:
+        """A connected blocking client of the server in it; closing it leaves the sandbox.
+
+        Args:
+            cls: Class of the client; None for `GenericEnvClient`.
+
+        Raises:
+            OpenEnvError: What `RunningSandbox.client` raises.
+        """
+        from openenv_sandbox import serving
+
+        face = portal.run_sync(functools.partial(serving.bound, self._running, cls)).sync()
+        try:
+            face.connect()
+        except BaseException:
+            face.close()
+            raise
+        return face
 
     def __repr__(self) -> str:
         return f"<BlockingSandbox {self._running.ref}>"

@@ -59,6 +59,7 @@ class Creation:
         spec: Complete.
         reporter: Told what happens.
         expires_at: For the journal, Unix time.
+        token: The server's, for whoever attaches.
     """
 
     def __init__(
@@ -69,7 +70,9 @@ class Creation:
         spec: SandboxSpec,
         reporter: Reporter,
         expires_at: float,
+        token: str | None = None,
     ) -> None:
+        self.token = token
         self.provider, self.journal, self.key, self.spec = provider, journal, key, spec
         self.reporter, self.expires_at = reporter, expires_at
         self._counted = _Counted(provider)
@@ -123,7 +126,7 @@ class Creation:
         provider = cast("SandboxProvider", self._counted)
         sandbox = await retry.create(provider, prepared, self.spec, key=self.key, deadline=timer, turn=gate)
         # In the same task: a cancelled launch must find the row that says what to delete.
-        await self.journal.created(sandbox.ref, expires_at=self.expires_at)
+        await self.journal.created(sandbox.ref, expires_at=self.expires_at, token=self.token)
         return sandbox
 
     async def undo(self, error: BaseException) -> bool:

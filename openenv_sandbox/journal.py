@@ -32,6 +32,9 @@ if TYPE_CHECKING:
 T = TypeVar("T")
 Mode = Literal["on", "off", "network"]
 
+_TOKEN = "openenv.token"
+"""Beside the state of a ref; no backend's name contains a dot."""
+
 CALL_S = 60.0
 """How long one call may take, in seconds; a disk that does not answer by then is an error."""
 
@@ -133,15 +136,16 @@ class Journal:
         shown = mask(note)
         await self._call(lambda store: store.intent(key, provider, scope, settle_until, shown, expires_at))
 
-    async def created(self, ref: SandboxRef, *, expires_at: float | None = None) -> None:
+    async def created(self, ref: SandboxRef, *, expires_at: float | None = None, token: str | None = None) -> None:
         """The backend answered; or, for an attached sandbox, this process owns it from now on.
 
-        ``ref.state`` goes to a file of its own that only this user can read.
+        ``ref.state`` and ``token``, the server's, go to a file of their own that only this user can read.
 
         Raises:
             JournalError: It is not on disk, or ``ref`` has no key.
         """
-        await self._call(lambda store: store.created(ref, expires_at))
+        kept = replace(ref, state={**ref.state, _TOKEN: token}) if token else ref
+        await self._call(lambda store: store.created(kept, expires_at))
 
     async def detached(self, key: str, *, expires_at: float | None = None) -> None:
         """Nobody owns it any more; it is left alone until it expires."""
@@ -191,7 +195,12 @@ class Journal:
         key = ref.key
         if ref.state or key is None:
             return ref
-        return replace(ref, state=await self._call(lambda store: store.state_of(key)))
+        kept = await self._call(lambda store: store.state_of(key))
+        return replace(ref, state={name: value for name, value in kept.items() if name != _TOKEN})
+
+    async def token_of(self, key: str) -> str | None:
+        """The token of the server in a sandbox; None when this user's journal does not have it."""
+        return (await self._call(lambda store: store.state_of(key))).get(_TOKEN)
 
     async def aclose(self) -> None:
         """End the run of this process, for every user of this journal. Rows stay; their owner counts as dead."""

@@ -156,7 +156,7 @@ class LaunchHandle(_Handle, Generic[ClientT]):
             client = self._client(base_url=endpoint.url, message_timeout_s=owner.spec.timeouts.step)
             client._bind(
                 endpoint,
-                refresh=running.endpoint,
+                refresh=running._way,
                 token=started.token,
                 sandbox=running,
                 on_close=running.stop,

@@ -19,6 +19,7 @@ from openenv_sandbox.lifecycle import finish, keep
 if TYPE_CHECKING:
     from collections.abc import Awaitable, Callable
 
+    from openenv_sandbox.client.base import EnvClient
     from openenv_sandbox.events import Reporter
     from openenv_sandbox.journal import Journal
     from openenv_sandbox.provider import Exit, Sandbox, SandboxProvider, SandboxRef
@@ -111,6 +112,13 @@ class Ownership:
         if self.keep_alive is not None and self.spec.timeouts.idle is not None:
             setattr(thing, method, self.keep_alive.counts(getattr(thing, method)))
 
+    def serves(self, client: EnvClient[Any, Any, Any]) -> Callable[[], Awaitable[OpenEnvError | None]]:
+        """A client uses the server, which answered: its calls count as use; returns what tells why it is dead."""
+        if self._watch is None and self.server is not None:
+            self.watch()
+        self.count_use(client, "_request")
+        return self.death
+
     async def _extended(self, end: float) -> None:
         await self.journal.extended(self.key, end)
 
@@ -156,8 +164,7 @@ class Ownership:
         if ended is None or not await self._exists():
             asked, age = self.spec.timeouts.effective_lifetime, self.clock.time() - self.born
             return SandboxGone(
-                f"the sandbox no longer exists: it ended by itself {age:.0f} s after its start "
-                f"(lifetime {asked:g} s)",
+                f"the sandbox no longer exists: it ended by itself {age:.0f} s after its start (lifetime {asked:g} s)",
                 ref=self.ref,
                 hint="launch again and begin at reset(); an episode that was cut is no result",
             )

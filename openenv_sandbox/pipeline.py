@@ -197,7 +197,9 @@ class _Launch:
         )
         self.reporter.emit("created")
         owner.start_keep_alive(lease)
-        running = RunningSandbox(sandbox, provider=self.lease.provider, spec=spec, owner=owner, hidden=hidden, token=self.token)
+        running = RunningSandbox(
+            sandbox, provider=self.lease.provider, spec=spec, owner=owner, hidden=hidden, token=self.token
+        )
         owner.count_use(running, "_run")
         logs: Callable[[], Awaitable[bytes]] | None
         self.reporter.emit("starting")

@@ -6,26 +6,26 @@ Everything here is built on the few raw operations of `openenv_sandbox.provider.
 from __future__ import annotations
 
 import asyncio
-import contextlib
-import contextvars
 import math
-from dataclasses import dataclass
-from typing import TYPE_CHECKING, Any, Final, Protocol
+from typing import TYPE_CHECKING, Any, Protocol, TypeVar
 
 from openenv_sandbox import files as _files
+from openenv_sandbox._exec_limits import UNSET, Unset, current, exec_limits
 from openenv_sandbox.errors import CapabilityError, ExecError
 from openenv_sandbox.process import Process, run_detached
 from openenv_sandbox.process import spawn as _spawn
 from openenv_sandbox.shell import MAX_OUTPUT, Command, ExecResult, ShellState, run, signal_marked
 
 if TYPE_CHECKING:
-    from collections.abc import AsyncIterator, Iterator, Mapping, Sequence
+    from collections.abc import AsyncIterator, Awaitable, Callable, Mapping, Sequence
     from os import PathLike
     from types import TracebackType
 
     from typing_extensions import Self
 
     from openenv_sandbox.capabilities import ExecCapabilities
+    from openenv_sandbox.client.base import EnvClient
+    from openenv_sandbox.errors import OpenEnvError
     from openenv_sandbox.provider import (
         Endpoint,
         Exit,
@@ -37,54 +37,23 @@ if TYPE_CHECKING:
         SandboxRef,
     )
     from openenv_sandbox.spec import SandboxSpec
+    from openenv_sandbox.starting import CreatedServer, ExecServer
+
+ClientT = TypeVar("ClientT", bound="EnvClient[Any, Any, Any]")
 
 __all__ = ["UNSET", "ExecResult", "Owner", "Process", "RunningSandbox", "exec_limits"]
 
-
-class _Unset:
-    def __repr__(self) -> str:
-        return "UNSET"
-
-
-UNSET: Final = _Unset()
 MAX_COMMANDS = 64
 """Commands of one sandbox at once; further ones wait their turn."""
 _SHORT_S = 60.0  # commands of our own
 
 
-@dataclass(frozen=True)
-class _Limits:
-    timeout: float | _Unset | None = UNSET
-    max_output: int | None = None
-
-
-_NO_LIMITS = _Limits()
-_limits: contextvars.ContextVar[_Limits] = contextvars.ContextVar("openenv_exec_limits", default=_NO_LIMITS)
-
-
-@contextlib.contextmanager
-def exec_limits(*, timeout: float | _Unset | None = UNSET, max_output: int | None = None) -> Iterator[None]:
-    """Set what `RunningSandbox.exec` uses where a call does not say, for this task and what it starts.
-
-    Args:
-        timeout: Seconds; None waits for ever.
-        max_output: Bytes kept of each stream.
-    """
-    now = _limits.get()
-    token = _limits.set(
-        _Limits(
-            now.timeout if isinstance(timeout, _Unset) else timeout,
-            now.max_output if max_output is None else max_output,
-        )
-    )
-    try:
-        yield
-    finally:
-        _limits.reset(token)
-
-
 class Owner(Protocol):
     """Who answers for the sandbox's end: the launcher."""
+
+    @property
+    def server(self) -> CreatedServer | ExecServer | None:
+        """The server in it; None where nobody started one."""
 
     async def delete(self, *, confirm: bool) -> None:
         """Delete it; with ``confirm`` wait until the backend says that it is gone."""
@@ -94,6 +63,9 @@ class Owner(Protocol):
 
     async def release(self) -> None:
         """Drop local resources only."""
+
+    def serves(self, client: EnvClient[Any, Any, Any]) -> Callable[[], Awaitable[OpenEnvError | None]] | None:
+        """A client uses the server, which answered; returns what tells why it is dead."""
 
 
 class RunningSandbox(_files.FileMethods):
@@ -105,6 +77,7 @@ class RunningSandbox(_files.FileMethods):
         spec: What was asked for.
         owner: Who deletes it.
         hidden: Secrets beside those of ``spec``: the server's token.
+        token: What the server wants to see; None when it is not known here.
     """
 
     def __init__(
@@ -115,9 +88,11 @@ class RunningSandbox(_files.FileMethods):
         spec: SandboxSpec,
         owner: Owner,
         hidden: Sequence[str] = (),
+        token: str | None = None,
     ) -> None:
         self._sandbox, self._provider, self._spec, self._owner = sandbox, provider, spec, owner
-        self._hidden = {*hidden, *spec.plain_secrets().values()}
+        self._token = token
+        self._hidden = {*hidden, *spec.plain_secrets().values(), *([token] if token else [])}
         self._shell = ShellState()
         self._turn: asyncio.Semaphore | None = None
         self._endpoints: list[Endpoint] = []
@@ -153,7 +128,7 @@ class RunningSandbox(_files.FileMethods):
         env: Mapping[str, str] | None = None,
         cwd: str | None = None,
         user: str | None = None,
-        timeout: float | _Unset | None = UNSET,
+        timeout: float | Unset | None = UNSET,
         on_output: OutputSink | None = None,
         check: bool = False,
         max_output: int | None = None,
@@ -179,9 +154,9 @@ class RunningSandbox(_files.FileMethods):
             CapabilityError: The sandbox has no way to do what was asked.
             SandboxGone: The sandbox ended.
         """
-        limits = _limits.get()
-        if isinstance(timeout, _Unset):
-            timeout = self._spec.timeouts.exec if isinstance(limits.timeout, _Unset) else limits.timeout
+        limits = current.get()
+        if isinstance(timeout, Unset):
+            timeout = self._spec.timeouts.exec if isinstance(limits.timeout, Unset) else limits.timeout
         timeout = None if timeout == math.inf else timeout
         if timeout is not None and not timeout > 0:
             raise ExecError(f"timeout must be positive, not {timeout:g}", ref=self.ref)
@@ -286,11 +261,35 @@ class RunningSandbox(_files.FileMethods):
     async def endpoint(self, port: int | None = None) -> Endpoint:
         """The way to ``port``, by default the server's. `aclose` ends it unless its own ``aclose`` did.
 
+        The headers of the way to the server carry its token; they are secret.
+
         Raises:
             CapabilityError: The port was not declared and the backend needs that.
             EndpointError: There is none now.
             SandboxGone: The sandbox ended.
         """
+        endpoint = await self._way(port)
+        if port in (None, self._spec.port):
+            from openenv_sandbox.client.target import auth_headers
+
+            endpoint.headers = auth_headers(endpoint.headers, self._token)
+        return endpoint
+
+    async def client(self, cls: type[ClientT] | None = None) -> ClientT:
+        """A connected client of the server in this sandbox, which is waited for. Closing it leaves the sandbox.
+
+        Args:
+            cls: Its class; None for `GenericEnvClient`.
+
+        Raises:
+            ServerExited, ReadyTimeout, AuthError, EndpointError, ConnectError, SandboxGone: No session.
+        """
+        from openenv_sandbox import serving
+
+        return await serving.connected(self, cls)
+
+    async def _way(self, port: int | None = None) -> Endpoint:
+        """The same without the token, for what sends that by itself."""
         number = self._spec.port if port is None else port
         caps = self._provider.effective_capabilities()
         if caps.ports == "tunnel":

@@ -18,6 +18,8 @@ FIRST_EXEC_S = 15.0
 """How long the first command in a new sandbox may take, in seconds, before the sandbox counts as stillborn."""
 
 TAIL = 64 << 10
+TOKEN = "OPENENV_AUTH_TOKEN"
+"""The variable by which the server learns what it wants to see."""
 
 
 async def config_for(
@@ -72,6 +74,14 @@ class CreatedServer:
     async def first_output(self) -> None:
         """Return when it has written something."""
         await self._sandbox.first_output()
+
+    async def logs(self, *, tail: int | None = None) -> bytes:
+        """What it wrote so far; with ``tail`` its last lines.
+
+        Raises:
+            CapabilityError: Not offered.
+        """
+        return await self._sandbox.logs(tail=tail)
 
     def stop(self) -> None:
         """Nothing is held."""
@@ -158,9 +168,10 @@ class ExecServer:
         """Return when it has written something."""
         await self._spoke.wait()
 
-    async def logs(self) -> bytes:
-        """The last of what it wrote."""
-        return bytes(self._tail)
+    async def logs(self, *, tail: int | None = None) -> bytes:
+        """The last of what it wrote; with ``tail`` so many lines."""
+        data = bytes(self._tail)
+        return data if tail is None else b"".join(data.splitlines(keepends=True)[-tail:] if tail else [])
 
     def stop(self) -> None:
         """Give up the command that holds the server; only once the sandbox is deleted."""

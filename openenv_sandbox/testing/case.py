@@ -105,6 +105,14 @@ class DirectOwner:
     def __init__(self, provider: SandboxProvider, sandbox: Sandbox) -> None:
         self._provider, self._sandbox = provider, sandbox
 
+    @property
+    def server(self) -> None:
+        """The backend started it."""
+        return None
+
+    def serves(self, client: object) -> None:
+        """Nobody watches it."""
+
     async def delete(self, *, confirm: bool) -> None:
         """Delete the sandbox."""
         await self._provider.delete(self._sandbox.ref)

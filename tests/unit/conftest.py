@@ -129,6 +129,13 @@ class Owner:
     def __init__(self) -> None:
         self.calls: list[str] = []
 
+    @property
+    def server(self) -> None:
+        return None
+
+    def serves(self, client: object) -> None:
+        self.calls.append("serves")
+
     async def delete(self, *, confirm: bool) -> None:
         self.calls.append(f"delete confirm={confirm}")
 
