@@ -57,7 +57,8 @@ class Files:
 
 
 @pytest.fixture
-def files(tmp_path: Path, state_dir: Path) -> Files:
+def files(tmp_path: Path, state_dir: Path, monkeypatch: pytest.MonkeyPatch) -> Files:
+    monkeypatch.delenv("OPENENV_BASE_IMAGE", raising=False)
     return Files(tmp_path, state_dir)
 
 

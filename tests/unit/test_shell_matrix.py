@@ -151,7 +151,11 @@ async def test_nothing_of_the_timer_is_left(sandbox: Callable[..., Any]) -> None
     """The deadline's sleep ends with the command."""
     box, seconds = sandbox("rich"), int(nap())
     await asyncio.gather(*(sh(box, "true", timeout=seconds) for _ in range(5)))
-    assert alive(seconds) == 0
+    for _ in range(400):  # it is told to end when the command has ended, and may still be on its way out
+        if not alive(seconds):
+            return
+        await asyncio.sleep(0.05)
+    raise AssertionError("a timer outlived its command")
 
 
 @pytest.mark.parametrize("backend", ["rich", "merged"])
