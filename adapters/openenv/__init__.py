@@ -5,6 +5,7 @@ from typing import TYPE_CHECKING
 from openenv._lazy import lazy
 
 if TYPE_CHECKING:
+    from openenv import core as core
     from openenv._version import __version__ as __version__
     from openenv_sandbox.client import GenericAction as GenericAction
     from openenv_sandbox.client import GenericEnvClient as GenericEnvClient
@@ -25,4 +26,5 @@ __all__ = [
     "__version__",
 ]
 
-__getattr__, __dir__ = lazy(__name__, _HOMES)
+if not TYPE_CHECKING:  # a name that is not there stays an error to type checkers
+    __getattr__, __dir__ = lazy(__name__, _HOMES)

@@ -194,4 +194,5 @@ __all__ = [
     "serialize_observation",
 ]
 
-__getattr__, __dir__ = lazy(__name__, _HOMES)
+if not TYPE_CHECKING:  # a name that is not there stays an error to type checkers
+    __getattr__, __dir__ = lazy(__name__, _HOMES)

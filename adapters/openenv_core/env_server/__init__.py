@@ -1,6 +1,6 @@
 """The names of `openenv.core.env_server` under the older package name."""
 
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING
 
 import openenv.core.env_server as _new
 
@@ -9,10 +9,10 @@ if TYPE_CHECKING:
 
 __all__ = _new.__all__
 
+if not TYPE_CHECKING:  # a name that is not there stays an error to type checkers
 
-def __getattr__(name: str) -> Any:
-    return getattr(_new, name)
+    def __getattr__(name):
+        return getattr(_new, name)
 
-
-def __dir__() -> list[str]:
-    return dir(_new)
+    def __dir__():
+        return dir(_new)

@@ -5,6 +5,7 @@ from typing import TYPE_CHECKING
 from openenv._lazy import lazy
 
 if TYPE_CHECKING:
+    from openenv.core.env_server import web_interface as web_interface
     from openenv_sandbox.errors import CapacityError as SessionCapacityError
     from openenv_sandbox.errors import FactoryError as EnvironmentFactoryError
     from openenv_sandbox.errors import OpenEnvError as OpenEnvError
@@ -105,6 +106,7 @@ _HOMES = {
     "deserialize_action": "openenv_sandbox.server.serialization",
     "deserialize_action_with_preprocessing": "openenv_sandbox.server.serialization",
     "serialize_observation": "openenv_sandbox.server.serialization",
+    "web_interface": "",
 }
 
 __all__ = [
@@ -158,4 +160,5 @@ __all__ = [
     "serialize_observation",
 ]
 
-__getattr__, __dir__ = lazy(__name__, _HOMES)
+if not TYPE_CHECKING:  # a name that is not there stays an error to type checkers
+    __getattr__, __dir__ = lazy(__name__, _HOMES)

@@ -48,4 +48,5 @@ __all__ = [
     "Transform",
 ]
 
-__getattr__, __dir__ = lazy(__name__, _HOMES)
+if not TYPE_CHECKING:  # a name that is not there stays an error to type checkers
+    __getattr__, __dir__ = lazy(__name__, _HOMES)

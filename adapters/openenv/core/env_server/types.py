@@ -69,4 +69,5 @@ __all__ = [
     "WSErrorResponse",
 ]
 
-__getattr__, __dir__ = lazy(__name__, _HOMES)
+if not TYPE_CHECKING:  # a name that is not there stays an error to type checkers
+    __getattr__, __dir__ = lazy(__name__, _HOMES)

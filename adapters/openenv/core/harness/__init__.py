@@ -84,4 +84,5 @@ __all__ = [
     "build_harness_rollout_func",
 ]
 
-__getattr__, __dir__ = lazy(__name__, _HOMES)
+if not TYPE_CHECKING:  # a name that is not there stays an error to type checkers
+    __getattr__, __dir__ = lazy(__name__, _HOMES)
