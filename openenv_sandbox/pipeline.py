@@ -117,8 +117,9 @@ class _Launch:
             # It came up and takes no command. One more try, then it is the backend's state, not bad luck.
             _log.warning("%s; trying one more", error.message)
             await self._undo(error)
-            self.owner = self.creation = None
-            return await self._sandbox(plan, provider, journal, spec)
+            self.owner = self.creation = self.lease = None  # undoing gave the lease back
+            self.lease = await registry.acquire(plan.which, plan.options)
+            return await self._sandbox(plan, self.lease.provider, journal, spec)
 
     async def _sandbox(self, plan: Resolved, provider: SandboxProvider, journal: Journal, spec: SandboxSpec) -> Started:
         caps, clock = provider.effective_capabilities(), CLOCK.get()
