@@ -8,7 +8,8 @@ from openenv_sandbox import redact, registry
 from openenv_sandbox.errors import CapabilityError, ConfigError
 from openenv_sandbox.events import Event, Reporter
 from openenv_sandbox.journal import open_journal
-from openenv_sandbox.lifecycle import daemon_call
+from openenv_sandbox.keepalive import CLOCK, lease_s
+from openenv_sandbox.lifecycle import daemon_call, finish
 from openenv_sandbox.owner import Ownership, quietly
 from openenv_sandbox.request import choose
 from openenv_sandbox.starting import TOKEN, CreatedServer
@@ -16,6 +17,7 @@ from openenv_sandbox.starting import TOKEN, CreatedServer
 if TYPE_CHECKING:
     from collections.abc import Callable, Mapping
 
+    from openenv_sandbox.capabilities import Capabilities
     from openenv_sandbox.provider import SandboxRef
     from openenv_sandbox.registry import Lease
     from openenv_sandbox.request import Which
@@ -30,13 +32,14 @@ async def take_over(
     own: bool,
     fields: Mapping[str, Any],
     *,
+    journal: str | None = None,
     which: Which | None = None,
 ) -> RunningSandbox:
     """See `openenv_sandbox.attach`."""
     chosen, options, settings = await daemon_call(choose, which or ref.provider, options, profile)
     lease = await registry.acquire(chosen, options)
     try:
-        return await _attach(ref, lease, settings.journal, on_event, own, fields)
+        return await _attach(ref, lease, journal or settings.journal, on_event, own, fields)
     except BaseException:
         await quietly(lease.release())
         raise
@@ -79,4 +82,25 @@ async def _attach(
     owner = Ownership(sandbox, lease, journal, spec, reporter, owned=owned, forget=lambda: redact.forget(*hidden))
     owner.server = CreatedServer(sandbox)
     reporter.emit("created", "attached")
-    return RunningSandbox(sandbox, provider=provider, spec=spec, owner=owner, token=token)
+    if owned:
+        try:
+            await _look_after(owner, caps)
+        except BaseException:
+            await finish(quietly(owner.detach()), timeout=spec.timeouts.cleanup)
+            raise
+    running = RunningSandbox(sandbox, provider=provider, spec=spec, owner=owner, token=token)
+    owner.count_use(running, "_run")
+    return running
+
+
+async def _look_after(owner: Ownership, caps: Capabilities) -> None:
+    """Keep it alive from now on as a launch does, and notice its end."""
+    timeouts, sandbox = owner.spec.timeouts, owner.sandbox
+    lease = lease_s(timeouts, caps)
+    ends = sandbox.info.expires_at
+    if timeouts.lifetime is not None and caps.lifetime == "server-extendable":
+        # A lifetime that the user said is not renewed: it is given once.
+        if ends is None or ends < CLOCK.get().time() + lease:
+            await owner.journal.extended(owner.key, await sandbox.extend(lease))
+    owner.start_keep_alive(lease)
+    owner.watch(fresh=False)

@@ -310,6 +310,7 @@ def attach(
     profile: str | None = None,
     on_event: Callback | None = None,
     own: bool = True,
+    journal: str | None = None,
     **spec: Any,
 ) -> AttachHandle:
     """Take over a sandbox that another process made.
@@ -319,8 +320,9 @@ def attach(
         options: Options of the backend.
         profile: A profile of the configuration.
         on_event: Called with each `Event`.
-        own: Answer for its end from now on: ``async with`` deletes it. Else it is only used.
-        spec: What to assume about it: ``port``, ``timeouts``, …
+        own: Answer for its end from now on: it is kept alive, and ``async with`` deletes it. Else it is only used.
+        journal: ``on``, ``off`` or ``network``; None for what is configured.
+        spec: What to assume about it, and ask of it: ``port``, ``timeouts``, …
 
     Raises:
         SandboxGone: It does not exist.
@@ -329,4 +331,4 @@ def attach(
     """
     from openenv_sandbox.attaching import take_over
 
-    return AttachHandle(lambda: take_over(ref, options, profile, on_event, own, spec), own)
+    return AttachHandle(lambda: take_over(ref, options, profile, on_event, own, spec, journal=journal), own)

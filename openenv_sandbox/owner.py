@@ -81,7 +81,7 @@ class Ownership:
         self.released_idle = False
         self._held, self._forget = held, forget
         self._deleting: asyncio.Task[None] | None = None
-        self._gone = self._dropped = False
+        self._gone = self._dropped = self._fresh = False
         self._watch: asyncio.Task[Exit] | None = None
         if owned:
             _register(self)
@@ -127,13 +127,14 @@ class Ownership:
         self.reporter.emit("stopping", f"unused for {self.spec.timeouts.idle:g} s")
         await self.delete(confirm=False)
 
-    def watch(self) -> None:
-        """From ready on: notice its end, and tell the breaker about early ones."""
-        self.ready_at = time.monotonic()
+    def watch(self, *, fresh: bool = True) -> None:
+        """From ready on: notice its end; where it is ``fresh``, tell the breaker about early ones."""
+        self.ready_at, self._fresh = time.monotonic(), fresh
         assert self.server is not None
         self._watch = keep(self.server.wait_exit(), name="openenv-watch")
         self._watch.add_done_callback(self._ended)
-        self.home.call_later(breaker(self.provider.name).young, self._survived)
+        if fresh:
+            self.home.call_later(breaker(self.provider.name).young, self._survived)
 
     def _survived(self) -> None:
         if self._watch is not None and not self._watch.done():
@@ -144,7 +145,8 @@ class Ownership:
             return
         error = watch.exception()
         why = f"exit code {watch.result().code}" if error is None else str(error)
-        breaker(self.provider.name).died(f"the server ended: {why}", after_ready=time.monotonic() - self.ready_at)
+        if self._fresh:
+            breaker(self.provider.name).died(f"the server ended: {why}", after_ready=time.monotonic() - self.ready_at)
         self.reporter.emit("failed", f"the server ended: {why}")
 
     async def death(self) -> OpenEnvError | None:
