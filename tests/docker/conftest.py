@@ -15,6 +15,7 @@ from openenv_sandbox import _dockerhost, image
 from openenv_sandbox.provider import Prepared, SandboxRef
 from tests.conftest import ENGINES_REQUIRED
 from tests.docker.docks import Docker
+from tests.docker.proxy import DaemonProxy
 
 if TYPE_CHECKING:
     from collections.abc import AsyncIterator, Iterator
@@ -74,3 +75,15 @@ async def dock(engine: docker.DockerClient, echo_image: Prepared) -> AsyncIterat
         if found.run[:8] in prepared.ref:
             await provider.drop(prepared)
     await provider.aclose()
+
+
+@pytest.fixture
+def proxy(tmp_path_factory: pytest.TempPathFactory) -> Iterator[DaemonProxy]:
+    """A daemon that fails as told; a rule that nothing ran into fails the test."""
+    target = _dockerhost.resolve().socket_path
+    if target is None:
+        pytest.skip("needs a daemon on a unix socket")
+    with DaemonProxy(target, tmp_path_factory.mktemp("proxy") / "d.sock") as found:
+        yield found
+        unused = found.faults.unused()
+    assert unused == []

@@ -1,20 +1,42 @@
-"""A daemon's socket at another address: counts requests, and holds or cuts the replies of those that match."""
+"""A daemon's socket at another address: counts requests, and makes those that match fail, hang or lose their reply."""
 
 from __future__ import annotations
 
 import asyncio
+import json
 import re
 import threading
 from typing import TYPE_CHECKING
+from urllib.parse import unquote
+
+from openenv_sandbox.lifecycle import daemon_call
+from openenv_sandbox.testing.faults import FakeApiError, Faults
 
 if TYPE_CHECKING:
     from pathlib import Path
 
-_HEAD = re.compile(rb"^([A-Z]+) (\S+) HTTP/1\.[01]\r\n", re.MULTILINE)
+    from openenv_sandbox.testing.faults import Rule
+
+_LENGTH = re.compile(rb"^content-length: *(\d+)", re.MULTILINE | re.IGNORECASE)
+_OPAQUE = re.compile(rb"^(?:upgrade|transfer-encoding):", re.MULTILINE | re.IGNORECASE)
+_HEAD_LIMIT = 1 << 20
+_OPS = {
+    "create": re.compile(r"POST \S*/containers/create"),
+    "find": re.compile(r"GET \S*/containers/json.*oe-key"),
+    "list": re.compile(r"GET \S*/containers/json(?!.*oe-key)"),
+    "delete": re.compile(r"DELETE \S*/containers/"),
+    "info": re.compile(r"GET \S*/containers/[^/\s]+/json"),
+    "start": re.compile(r"POST \S*/containers/[^/\s]+/start"),
+    "exec": re.compile(r"POST \S*/containers/[^/\s]+/exec"),
+}
 
 
 class DaemonProxy:
     """Forwards to a daemon's unix socket from a unix socket or a TCP port, in a thread of its own.
+
+    ``faults`` takes rules for create, find, list, delete, info, start and exec: ``when``, ``status``, ``retry_after``,
+    ``hang``, ``delay``, ``half``, ``times``, ``skip``. What a rule held back reaches the daemon when it is released,
+    even if whoever asked is dead by then: so a create appears late.
 
     Args:
         target: The daemon's socket.
@@ -24,14 +46,12 @@ class DaemonProxy:
     def __init__(self, target: str, path: Path | None = None) -> None:
         self._target, self._path = target, path
         self._loop = asyncio.new_event_loop()
-        self._held: re.Pattern[bytes] | None = None
         self._tasks: set[asyncio.Task[None]] = set()
+        self.faults = Faults()
         self.requests: list[str] = []
-        self.holding = threading.Event()
         self.url = ""
 
     def __enter__(self) -> DaemonProxy:
-        self._release = asyncio.Event()
         started = threading.Event()
         self._thread = threading.Thread(target=self._run, args=(started,), daemon=True)
         self._thread.start()
@@ -39,26 +59,16 @@ class DaemonProxy:
         return self
 
     def __exit__(self, *_: object) -> None:
+        self.faults.clear()
         self._loop.call_soon_threadsafe(self._loop.stop)
         self._thread.join(10)
-
-    def hold(self, pattern: str) -> None:
-        """Pass requests that match (``POST /v1.41/containers/create``) on, and keep their replies back."""
-        self._held = re.compile(pattern.encode())
-        self.holding.clear()
-        self._loop.call_soon_threadsafe(self._release.clear)
-
-    def release(self) -> None:
-        """Let the replies go."""
-        self._held = None
-        self._loop.call_soon_threadsafe(self._release.set)
 
     def _run(self, started: threading.Event) -> None:
         async def listen() -> asyncio.Server:
             if self._path is not None:
                 self.url = f"unix://{self._path}"
-                return await asyncio.start_unix_server(self._accepted, str(self._path))
-            server = await asyncio.start_server(self._accepted, "127.0.0.1", 0)
+                return await asyncio.start_unix_server(self._accepted, str(self._path), limit=_HEAD_LIMIT)
+            server = await asyncio.start_server(self._accepted, "127.0.0.1", 0, limit=_HEAD_LIMIT)
             self.url = f"tcp://127.0.0.1:{server.sockets[0].getsockname()[1]}"
             return server
 
@@ -80,12 +90,8 @@ class DaemonProxy:
         self._tasks.add(task)
         task.add_done_callback(self._tasks.discard)
         there, back = await asyncio.open_unix_connection(self._target)
-        gate = asyncio.Event()
-        gate.set()
-        pumps = [
-            asyncio.ensure_future(self._up(reader, back, gate)),
-            asyncio.ensure_future(self._down(there, writer, gate)),
-        ]
+        connection = _Connection(self, reader, writer, there, back)
+        pumps = [asyncio.ensure_future(connection.up()), asyncio.ensure_future(connection.down())]
         try:
             # The client's end closes one direction only: the daemon may have more to say.
             await asyncio.wait([pumps[1]])
@@ -98,29 +104,90 @@ class DaemonProxy:
             for end in (writer, back):
                 end.transport.abort()
 
-    async def _up(self, reader: asyncio.StreamReader, back: asyncio.StreamWriter, gate: asyncio.Event) -> None:
+    def taken(self, line: str) -> list[Rule]:
+        """The rules that this request runs into."""
+        self.requests.append(line)
+        plain = unquote(line)
+        return [rule for op, pattern in _OPS.items() if pattern.match(plain) for rule in self.faults.take(op, {})]
+
+
+class _Connection:
+    """One client of the proxy; requests come one after the other, until one of them makes it a plain stream."""
+
+    def __init__(
+        self,
+        proxy: DaemonProxy,
+        reader: asyncio.StreamReader,
+        writer: asyncio.StreamWriter,
+        there: asyncio.StreamReader,
+        back: asyncio.StreamWriter,
+    ) -> None:
+        self._proxy, self._reader, self._writer, self._there, self._back = proxy, reader, writer, there, back
+        self._after: list[Rule] = []
+        self._held = False
+
+    async def up(self) -> None:
+        """Requests, to the daemon."""
         try:
-            while data := await reader.read(65536):
-                match = _HEAD.search(data)
-                if match is not None:
-                    line = match[1] + b" " + match[2]
-                    self.requests.append(line.decode())
-                    if self._held is not None and self._held.search(line):
-                        gate.clear()
-                back.write(data)
-                await back.drain()
-            back.write_eof()
-        except (ConnectionError, OSError):
+            while await self._request():
+                pass
+            if not self._held:  # a daemon may give up what nobody waits for, and this is to appear late
+                self._back.write_eof()
+        except (OSError, asyncio.IncompleteReadError):
             return
 
-    async def _down(self, there: asyncio.StreamReader, writer: asyncio.StreamWriter, gate: asyncio.Event) -> None:
+    async def _request(self) -> bool:
         try:
-            while data := await there.read(65536):
-                if not gate.is_set():
-                    self.holding.set()
-                    await self._release.wait()
-                    gate.set()
-                writer.write(data)
-                await writer.drain()
-        except (ConnectionError, OSError):
+            head = await self._reader.readuntil(b"\r\n\r\n")
+        except asyncio.IncompleteReadError as error:
+            self._back.write(error.partial)
+            return False
+        length = _LENGTH.search(head)
+        body = await self._reader.readexactly(int(length[1])) if length is not None else b""
+        rules = self._proxy.taken(head.partition(b" HTTP/1.")[0].decode())
+        self._held = bool(rules)
+        self._after = [rule for rule in rules if rule.when == "after" or rule.half is not None]
+        for rule in rules:
+            if rule not in self._after and not await self._passes(rule):
+                self._back.transport.abort()
+                return True
+        self._back.write(head + body)
+        await self._back.drain()
+        if _OPAQUE.search(head) is None:
+            return True
+        while data := await self._reader.read(65536):
+            self._back.write(data)
+            await self._back.drain()
+        return False
+
+    async def down(self) -> None:
+        """Replies, to the client."""
+        try:
+            while data := await self._there.read(65536):
+                after, self._after = self._after, []
+                for rule in after:
+                    if not await self._passes(rule):
+                        return
+                    if rule.half is not None:
+                        self._writer.write(data[: -len(data.partition(b"\r\n\r\n")[2]) // 2])
+                        await self._writer.drain()
+                        return
+                self._writer.write(data)
+                await self._writer.drain()
+        except OSError:
             return
+
+    async def _passes(self, rule: Rule) -> bool:
+        """Do what ``rule`` says; False when it ended the request, with an answer or without."""
+        try:
+            await daemon_call(rule.apply)
+        except FakeApiError as error:
+            if error.status:
+                content = json.dumps({"message": f"injected: {error.message}"}).encode()
+                head = f"HTTP/1.1 {error.status} Injected\r\nContent-Type: application/json\r\nConnection: close\r\n"
+                if error.retry_after is not None:
+                    head += f"Retry-After: {error.retry_after:g}\r\n"
+                self._writer.write(f"{head}Content-Length: {len(content)}\r\n\r\n".encode() + content)
+                await self._writer.drain()
+            return False
+        return True
