@@ -23,6 +23,7 @@ if TYPE_CHECKING:
     from openenv_sandbox.provider import Image
 
 NOT_DECLARED = "not declared: "
+NO_HOOK = "no hook in the case: "
 HANG_S = 60.0
 """Tells a hang from slowness; no test measures time."""
 
@@ -72,7 +73,8 @@ class ProviderCase:
         child_options: Its options there; None for ``options``, which must then be JSON.
         hold: Keeps the next create ``"request"`` (arrived, not yet acted upon) or its ``"reply"`` back; None for one
             that it cannot. By default ``faults`` does it.
-        skip: Test name to the reason why it does not apply, shown in the summary.
+        skip: Test name, with or without its parameters (``test_kill_9[request]``), to the reason why it does not
+            apply, shown in the summary.
     """
 
     provider: type[SandboxProvider]
@@ -263,8 +265,9 @@ class ContractBase:
     async def bench(self, provider_case: ProviderCase, request: pytest.FixtureRequest) -> AsyncIterator[Bench]:
         """Makes sandboxes."""
         name = request.node.originalname if isinstance(request.node, pytest.Function) else request.node.name
-        if name in provider_case.skip:
-            pytest.skip(f"declined: {provider_case.skip[name]}")
+        reason = provider_case.skip.get(request.node.name, provider_case.skip.get(name))
+        if reason is not None:
+            pytest.skip(f"declined: {reason}")
         provider = await asyncio.to_thread(provider_case.provider, provider_case.options)
         bench = Bench(provider_case, provider)
         try:
@@ -290,6 +293,11 @@ class ContractBase:
         """Skip unless ``declared``."""
         if not declared:
             self.not_declared(what)
+
+    def hook(self, offered: object, what: str) -> None:
+        """Skip unless the case offers a way to ``what``: that says nothing about the backend."""
+        if not offered:
+            pytest.skip(NO_HOOK + what)
 
     def not_declared(self, what: str) -> NoReturn:
         """Skip what the backend does not declare."""

@@ -1,4 +1,4 @@
-"""Pytest plugin: a fake cloud as a fixture, and what each backend's contract suite ran, skipped and declined.
+"""Pytest plugin: a fake cloud as a fixture, and what each backend's contract suite ran and skipped, and why.
 
 Loaded by every pytest run of an environment that has openenv, so it imports nothing before it is used.
 """
@@ -16,7 +16,9 @@ if TYPE_CHECKING:
 
 PROPERTY = "openenv_contract"
 NOT_DECLARED = "not declared: "
+NO_HOOK = "no hook in the case: "
 DECLINED = "declined: "
+_KINDS = (NOT_DECLARED, NO_HOOK, DECLINED)
 _RESULTS = pytest.StashKey[dict[str, dict[str, list[str]]]]()
 
 
@@ -43,14 +45,14 @@ class _Counter:
         name = dict(report.user_properties).get(PROPERTY)
         if name is None:
             return
-        result = self._results.setdefault(str(name), {"passed": [], "failed": [], NOT_DECLARED: [], DECLINED: []})
+        result = self._results.setdefault(str(name), {"passed": [], "failed": [], **{kind: [] for kind in _KINDS}})
         test = report.nodeid.rpartition("::")[2]
         if report.skipped:
             reason = str(report.longrepr[2] if isinstance(report.longrepr, tuple) else report.longrepr)
-            for kind in (NOT_DECLARED, DECLINED):
+            for kind in _KINDS:
                 if kind in reason:
                     what = reason.partition(kind)[2]
-                    result[kind].append(what if kind == NOT_DECLARED else f"{test} ({what})")
+                    result[kind].append(f"{test} ({what})" if kind == DECLINED else what)
         elif report.failed:
             result["failed"].append(test)
         elif report.when == "call":
@@ -65,7 +67,7 @@ def pytest_terminal_summary(terminalreporter: Any, config: pytest.Config) -> Non
     terminalreporter.section("contract suite")
     for name, result in sorted(results.items()):
         terminalreporter.write_line(f"{name}: {len(result['passed'])} passed, {len(result['failed'])} failed")
-        for kind in (NOT_DECLARED, DECLINED):
+        for kind in _KINDS:
             if result[kind]:
                 terminalreporter.write_line(f"  {kind}{', '.join(sorted(set(result[kind])))}")
 

@@ -5,7 +5,7 @@
         def provider_case(self):
             return ProviderCase(MyProvider, image="registry.example/echo-env:1")
 
-What a backend does not declare is skipped and listed as such; nothing else is.
+What a backend does not declare is skipped and listed as such; what the case offers no hook for is listed apart from it.
 """
 
 from __future__ import annotations

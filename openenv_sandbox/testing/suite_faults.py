@@ -22,7 +22,7 @@ class FaultContract(ContractBase):
 
     def faults(self, bench: Bench) -> FaultHook:
         """The case's way to make the backend fail."""
-        self.needs(bench.case.faults is not None, "fault injection")
+        self.hook(bench.case.faults is not None, "fault injection")
         assert bench.case.faults is not None
         return bench.case.faults
 

@@ -52,7 +52,7 @@ class LaunchContract(ContractBase):
     def asked(self, bench: Bench, events: list[Event], **more: Any) -> tuple[str, dict[str, Any]]:
         """The image and keywords of a launch; skips where nothing can be launched."""
         case = bench.case
-        self.needs(case.serves, "a served environment")
+        self.hook(case.serves, "a served environment")
         self.needs(bench.caps.ports != "none", "ports")
         image = case.image if isinstance(case.image, str) else case.image.ref
         fields = {"provider": case.provider, "options": case.options, "on_event": events.append, **case.spec, **more}
@@ -135,7 +135,7 @@ class LaunchContract(ContractBase):
         """A server that ends at once is told with its exit code and last words; nothing is left."""
         from openenv_sandbox import launch
 
-        self.needs(bench.case.dying is not None, "a server that ends")
+        self.hook(bench.case.dying is not None, "a server that ends")
         events: list[Event] = []
         image, fields = self.asked(bench, events, **dict(bench.case.dying or {}))
         with pytest.raises(ServerExited, match="dying words") as caught:
@@ -187,7 +187,7 @@ class LaunchContract(ContractBase):
         from openenv_sandbox import reaper
 
         case = bench.case
-        self.needs(case.child, "a provider that another process can make")
+        self.hook(case.child, "a provider that another process can make")
         image, _ = self.asked(bench, [])
         hold = self.hold(bench, point)
         asked = {
@@ -241,9 +241,9 @@ class LaunchContract(ContractBase):
         self.needs(bench.caps.findable != "none", "findable")
         if bench.case.hold is not None:
             fault = bench.case.hold(point)
-            self.needs(fault is not None, f"holding the {point} of create")
+            self.hook(fault is not None, f"holding the {point} of create")
             return fault
-        self.needs(bench.case.faults is not None, "fault injection")
+        self.hook(bench.case.faults is not None, "fault injection")
         assert bench.case.faults is not None
         return bench.case.faults.add("create", when="before" if point == "request" else "after", hang=True)
 

@@ -15,7 +15,7 @@ class ServerContract(ContractBase):
 
     def serving(self, bench: Bench) -> None:
         """Skip where nothing serves or nothing can be reached."""
-        self.needs(bench.case.serves, "a served environment")
+        self.hook(bench.case.serves, "a served environment")
         self.needs(bench.caps.ports != "none", "ports")
 
     async def test_reset_and_step(self, bench: Bench) -> None:
@@ -73,7 +73,7 @@ class ServerContract(ContractBase):
 
     async def test_server_dies(self, bench: Bench) -> None:
         """The server's end is an event with its exit code and last words."""
-        self.needs(bench.case.dying is not None, "a server that ends")
+        self.hook(bench.case.dying is not None, "a server that ends")
         self.needs(bench.caps.start == "command", "a command at create")
         sandbox = await bench.create(**dict(bench.case.dying or {}))
         end = await asyncio.wait_for(sandbox.wait_exit(), HANG_S)
