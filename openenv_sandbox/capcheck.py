@@ -126,7 +126,7 @@ def _gpus(spec: SandboxSpec, image: Image, caps: Capabilities, serve: bool) -> t
     gpu = spec.resources.gpu
     if gpu is None or "*" in caps.gpus or gpu[0].upper() in (model.upper() for model in caps.gpus):
         return None
-    return "resources.gpus", f"{gpu[0]} is not among {', '.join(caps.gpus) or 'its (no) GPUs'}", ""
+    return "resources.gpus", f"it offers {', '.join(caps.gpus)}" if caps.gpus else "it offers no GPU", ""
 
 
 def _sizes(spec: SandboxSpec, image: Image, caps: Capabilities, serve: bool) -> tuple[str, str, str] | None:

@@ -363,25 +363,5 @@ class ProtocolError(EnvironmentError_):
     """The server answered with a code of another kind."""
 
 
-_BY_CODE: dict[str, type[EnvironmentError_]] = {
-    "CAPACITY_REACHED": CapacityError,
-    "FACTORY_ERROR": FactoryError,
-    "VALIDATION_ERROR": ActionInvalid,
-    "INVALID_JSON": ActionInvalid,
-    "UNKNOWN_TYPE": ActionInvalid,
-    "EXECUTION_ERROR": ExecutionError,
-    "SERIALIZATION_ERROR": SerializationError,
-}
-
-
-def from_error_frame(data: Mapping[str, Any]) -> EnvironmentError_:
-    """Turn the ``data`` of an error frame into the error that fits its code."""
-    code = str(data.get("code") or "")
-    text = str(data.get("message") or "unknown error")
-    cls = _BY_CODE.get(code, ProtocolError)
-    rest = {key: value for key, value in data.items() if key not in ("message", "code")}
-    return cls(f"Server error: {text} (code: {code})", code=code, data=rest)
-
-
 def _tail(text: str, title: str) -> str:
     return f"\n--- {title} ---\n{text.rstrip()}" if text.strip() else ""

@@ -60,8 +60,8 @@ _WHY = {
     21: "it is a directory",
     22: "it is not a regular file",
     23: "not readable",
-    26: "its folder cannot be made",
-    27: "not writable, or the disk is full",
+    26: "its folder cannot be made (a read-only place? /tmp is writable)",
+    27: "not writable, or the disk is full (a read-only place? /tmp is writable)",
 }
 
 

@@ -43,6 +43,17 @@ class _Handle:
         self._used = False
         self._result: Any = None
 
+    def __getattr__(self, name: str) -> Any:
+        if name.startswith("_"):
+            raise AttributeError(name)
+        raise AttributeError(
+            f"{self._what}() has not happened yet, so there is no {name!r}: write `await {self._what}(...)`, "
+            f"`async with {self._what}(...) as …`, or `{self._what}(...).sync()`"
+        )
+
+    def __repr__(self) -> str:
+        return f"<{type(self).__name__}: {'used' if self._used else 'not started'}>"
+
     def _once(self) -> None:
         if self._used:
             raise UsageError(

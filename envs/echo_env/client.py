@@ -41,7 +41,7 @@ class EchoEnv(EnvClient[Action, EchoObservation, State]):
         return observation.result
 
     def _step_payload(self, action: Action) -> dict[str, Any]:
-        payload = action.model_dump(mode="json")
+        payload = super()._step_payload(action)
         if not payload.get("metadata"):
             payload.pop("metadata", None)
         return payload

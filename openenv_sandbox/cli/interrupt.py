@@ -7,6 +7,7 @@ import os
 import signal
 from typing import TYPE_CHECKING, Any, TypeVar
 
+from openenv_sandbox.cli.progress import short
 from openenv_sandbox.cli.terminal import EXIT_INTERRUPTED
 
 if TYPE_CHECKING:
@@ -57,5 +58,5 @@ class _Interrupt:
             self.task.cancel()
             return
         for ref in live_refs():
-            self.terminal.say(f"left: {ref}; remove it with: openenv stop {ref}")
+            self.terminal.say(f"\nleft: {ref}; remove it with: openenv stop {short(str(ref))}")
         os._exit(EXIT_INTERRUPTED)

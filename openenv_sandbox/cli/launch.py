@@ -50,7 +50,8 @@ async def _keep(terminal: Terminal, image: str, as_json: bool, arguments: dict[s
         if as_json:
             terminal.json(row)
         else:
-            terminal.table(list(row), [list(row.values())])
+            for name, value in row.items():
+                terminal.data(f"{name:8} {value}")
         terminal.say("Ctrl-C removes it")
         ended = await box.wait_exit()
     terminal.say(f"the server ended by itself with code {ended.code}")

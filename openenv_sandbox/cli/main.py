@@ -59,7 +59,7 @@ class Verbs(click.Group):
 
 
 @click.group(cls=Verbs, context_settings={"help_option_names": ["-h", "--help"]})
-@click.option("-v", "--verbose", count=True, help="Show progress; twice: debug output and tracebacks.")
+@click.option("-v", "--verbose", count=True, help="Warnings and tracebacks; twice: debug output.")
 @click.version_option(package_name="openenv", prog_name="openenv")
 @click.pass_context
 def cli(ctx: click.Context, verbose: int) -> None:

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import re
 from typing import TYPE_CHECKING
 
 if TYPE_CHECKING:
@@ -23,12 +24,19 @@ _WORDS = {
 }
 
 
+def short(ref: str) -> str:
+    """A ref as `openenv stop` takes it, without the tail of a long hexadecimal id."""
+    return re.sub(r":([0-9a-f]{12})[0-9a-f]{20,}$", r":\1", ref)
+
+
 def show_events(terminal: Terminal, update: Callable[[str], None]) -> Callable[[Event], None]:
     """A callback for ``on_event`` that tells each stage on stderr."""
 
     def on_event(event: Event) -> None:
+        if event.stage == "failed":
+            return  # the error itself is told at the end
         text = _WORDS.get(event.stage, event.stage)
-        where = f" [{event.ref}]" if event.ref is not None else f" [{event.provider}]"
+        where = f" [{short(str(event.ref))}]" if event.ref is not None else f" [{event.provider}]"
         took = f" ({event.duration_s:.1f} s)" if event.duration_s is not None else ""
         detail = f": {event.message}" if event.message else ""
         update(f"{text}{where}{took}{detail}")

@@ -8,6 +8,8 @@ from typing import TYPE_CHECKING, Any
 
 import click
 
+from openenv_sandbox.cli.progress import short
+
 if TYPE_CHECKING:
     from openenv_sandbox.cli.terminal import Terminal
     from openenv_sandbox.journal import Row
@@ -35,6 +37,8 @@ async def _rows(provider: str | None, run_id: str | None) -> list[Row]:
 
     journal = await Journal.open()
     name = registry.canonical(provider) if provider else None
+    if name and name not in registry.names():
+        registry.get(name)  # raises, with the nearest
     return [row for row in await journal.rows(provider=name) if run_id in (None, row.run)]
 
 
@@ -45,7 +49,7 @@ def _cells(row: Row, as_json: bool) -> tuple[Any, ...]:
     if as_json:
         return (ref, row.state, owner, now - row.created_at, row.expires_at, row.run, row.note, row.key, row.scope)
     expires = "" if row.expires_at is None else _span(row.expires_at - now)
-    return (ref, row.state, owner, _span(now - row.created_at), expires, row.run, row.note)
+    return (short(ref), row.state, owner, _span(now - row.created_at), expires, row.run, row.note)
 
 
 def _span(seconds: float) -> str:

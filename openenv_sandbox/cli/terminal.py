@@ -28,7 +28,7 @@ class Terminal:
     """Prints.
 
     Args:
-        verbosity: 0 results only, 1 progress of each stage, 2 debug output and tracebacks.
+        verbosity: 0 results and progress, 1 also warnings and tracebacks, 2 also debug output.
     """
 
     def __init__(self, verbosity: int = 0) -> None:

@@ -120,7 +120,7 @@ class Connection(ABC):
         return StepTimeout(
             f"the server at {self.target.url} did not answer within {timeout:g} s; the session was closed so that a "
             "late reply cannot be taken for the answer to another call",
-            hint="raise message_timeout_s, or reset() to begin a new session",
+            hint="raise message_timeout_s (a launch: timeouts={'step': …}), or reset() to begin a new session",
         )
 
     def _ended(self, why: str) -> ClientError:

@@ -29,9 +29,9 @@ from openenv_sandbox.errors import (
     ProtocolError,
     SessionLost,
     UsageError,
-    from_error_frame,
 )
 from openenv_sandbox.wire import codec, messages
+from openenv_sandbox.wire.error_frames import from_error_frame
 
 if TYPE_CHECKING:
     from collections.abc import Awaitable, Callable, Coroutine, Mapping

@@ -50,6 +50,16 @@ class SyncEnvClient(Generic[ActT, ObsT, StateT]):
         """The client this one wraps."""
         return self._client
 
+    @property
+    def sandbox(self) -> Any:
+        """The blocking face of the sandbox this client was launched with; None when it was given an address."""
+        running = self._client.sandbox
+        if running is None:
+            return None
+        from openenv_sandbox.blocking_sandbox import BlockingSandbox
+
+        return BlockingSandbox(running)
+
     def connect(self) -> Self:
         """Open the session now instead of at the first call. Raises what `EnvClient.connect` raises."""
         self._run(self._client.connect)

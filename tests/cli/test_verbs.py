@@ -151,3 +151,8 @@ def test_the_check_uses_what_is_configured(capsys: pytest.CaptureFixture[str], m
     monkeypatch.setenv("OPENENV_PROVIDERS__DOCKER__HOST", "unix:///no/such/docker.sock")
     assert run(["providers", "docker", "--check"]) == 3
     assert "/no/such/docker.sock" in capsys.readouterr().out
+
+
+def test_ps_of_an_unknown_backend_is_an_error(capsys: pytest.CaptureFixture[str]) -> None:
+    assert run(["ps", "--provider", "dockr"]) == 2
+    assert "docker" in capsys.readouterr().err
