@@ -105,7 +105,6 @@ class _Launch:
         caps = provider.effective_capabilities()
         spec = capcheck.check(plan.spec, plan.image, caps, provider=provider.name, serve=self.serve)
         spec = provider.fit(spec, plan.image)
-        provider.parse_options(spec.provider_options or None)
         breaker(provider.name).check()
         journal = await open_journal(plan.journal)
         _reap_later(provider, journal)

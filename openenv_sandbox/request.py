@@ -6,7 +6,7 @@ from collections.abc import Mapping
 from dataclasses import dataclass, field
 from typing import TYPE_CHECKING, Any
 
-from openenv_sandbox.errors import ConfigError
+from openenv_sandbox.errors import ConfigError, TrustError
 from openenv_sandbox.lifecycle import daemon_call
 from openenv_sandbox.provider import SandboxProvider
 
@@ -20,6 +20,8 @@ if TYPE_CHECKING:
     from openenv_sandbox.spec import SandboxSpec
 
 Which = str | type[SandboxProvider] | SandboxProvider
+
+_REMOTE = ("hf://", "git+https://")
 
 
 @dataclass
@@ -55,7 +57,7 @@ async def resolve(request: Request) -> Resolved:
         ConfigError: A setting or argument is unknown, malformed or contradictory.
         ImageError: The image cannot be understood, or none is named and the client knows none.
         UnknownProvider: No such backend.
-        TrustError: A project file sets what only the user may.
+        TrustError: A project file sets what only the user may, or the image is remote code without ``trust``.
     """
     return await daemon_call(_resolve, request)
 
@@ -64,7 +66,22 @@ def _resolve(request: Request) -> Resolved:
     which, options, settings = choose(request.provider, request.options, request.profile)
     image = _image(request)
     spec = _spec(request, settings, image)
+    if image.source.startswith(_REMOTE) and not spec.trust:
+        raise TrustError(
+            f"{image.source} is code from elsewhere, which nobody has vouched for",
+            hint="read it and pass trust=True (--trust)",
+        )
+    options = _with_provider_options(options, spec.provider_options, request.options)
     return Resolved(which, options, image, spec, settings, request.journal or settings.journal)
+
+
+def _with_provider_options(options: Any, more: Mapping[str, Any], given: Any) -> Any:
+    """``spec.provider_options`` over what is configured; the argument ``options`` over both."""
+    if not more:
+        return options
+    if given is None or isinstance(given, Mapping):
+        return {**(options or {}), **more, **(given or {})}
+    return {**more, **given.model_dump(exclude_unset=True)}
 
 
 def choose(provider: Which | None, options: Any, profile: str | None) -> tuple[Which, Any, Settings]:
@@ -108,7 +125,10 @@ def _spec(request: Request, settings: Settings, image: Image) -> SandboxSpec:
     for name in request.fields:
         if name not in SandboxSpec.model_fields or name == "image":
             raise ConfigError(f"launch has no argument {name!r}{near(name, list(SandboxSpec.model_fields))}")
-    merged = _merge(_plain(settings.spec_defaults), _plain(request.fields))
+    # None is an answer where the field takes it, and inside a table; as an argument it else means not given.
+    nullable = {name for name, info in SandboxSpec.model_fields.items() if info.default is None}
+    said = {name: value for name, value in request.fields.items() if value is not None or name in nullable}
+    merged = _merge(_plain(settings.spec_defaults), _plain(said))
     if "port" not in merged and image.config is not None and image.config.ports:
         merged["port"] = 8000 if 8000 in image.config.ports else image.config.ports[0]
     try:
@@ -132,8 +152,6 @@ def _plain(value: Any) -> Any:
 def _merge(under: Mapping[str, Any], over: Mapping[str, Any]) -> dict[str, Any]:
     merged = dict(under)
     for key, value in over.items():
-        if value is None:
-            continue
         below = merged.get(key)
         merged[key] = _merge(below, value) if isinstance(below, Mapping) and isinstance(value, Mapping) else value
     return merged
