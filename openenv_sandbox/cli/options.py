@@ -15,7 +15,7 @@ if TYPE_CHECKING:
 F = TypeVar("F", bound="Callable[..., Any]")
 
 _OPTIONS = (
-    click.option("-p", "--provider", envvar="OPENENV_PROVIDER", show_envvar=True, help="Backend; default local."),
+    click.option("-p", "--provider", help="Backend; default $OPENENV_PROVIDER, else local."),
     click.option("--profile", help="Profile of openenv.toml."),
     click.option("-o", "--option", "options", multiple=True, metavar="K=V", help="Option of the backend; repeatable."),
     click.option("-e", "--env", "env", multiple=True, metavar="K=V", help="Variable of the server; repeatable."),

@@ -20,7 +20,7 @@ if TYPE_CHECKING:
 @click.option("--token", envvar="OPENENV_AUTH_TOKEN", show_envvar=True, help="Token of the server at --url.")
 @click.option("-a", "--action", "actions", multiple=True, metavar="JSON", help="A step: JSON or @FILE.")
 @click.option("--reset", "reset_arguments", default="{}", metavar="JSON", help="Arguments of reset.")
-@click.option("--step-timeout", type=float, default=60.0, show_default=True, metavar="S", help="Seconds per call.")
+@click.option("--step-timeout", type=float, metavar="S", help="Seconds per call; default as configured.")
 @launch_options
 @click.pass_obj
 def command(
@@ -31,7 +31,7 @@ def command(
     token: str | None,
     actions: tuple[str, ...],
     reset_arguments: str,
-    step_timeout: float,
+    step_timeout: float | None,
     **values: Any,
 ) -> None:
     """Launch IMAGE, reset it, take each --action as a step, print every result as a line of JSON, stop it.
@@ -43,7 +43,7 @@ def command(
     steps = [json_object(text, "--action") for text in actions]
     first = json_object(reset_arguments, "--reset")
     if url is not None:
-        interrupt.run(terminal, _visit(terminal, url, token, first, steps, step_timeout))
+        interrupt.run(terminal, _visit(terminal, url, token, first, steps, step_timeout or 60.0))
     else:
         assert image is not None
         interrupt.run(terminal, _episode(terminal, image, first, steps, step_timeout, launch_arguments(values)))
@@ -69,12 +69,14 @@ async def _episode(
     image: str,
     first: dict[str, Any],
     steps: list[dict[str, Any]],
-    step_timeout: float,
+    step_timeout: float | None,
     arguments: dict[str, Any],
 ) -> None:
     from openenv_sandbox import GenericEnvClient, launch
 
-    timeouts = {"step": step_timeout, **arguments.pop("timeouts", {})}
+    timeouts = arguments.pop("timeouts", {})
+    if step_timeout is not None:
+        timeouts["step"] = step_timeout
     with terminal.progress(f"launching {image}") as update:
         client = await launch(
             image, client=GenericEnvClient, on_event=show_events(terminal, update), timeouts=timeouts, **arguments
