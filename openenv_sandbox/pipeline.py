@@ -204,7 +204,9 @@ class _Launch:
         logs: Callable[[], Awaitable[bytes]] | None
         self.reporter.emit("starting")
         if caps.start == "exec" and command is not None:
-            owner.server = server = ExecServer(sandbox, caps, self._with_token(spec), command, config)
+            # Looking after the server is no use of the sandbox, so it has a face of its own.
+            own = RunningSandbox(sandbox, provider=self.lease.provider, spec=spec, owner=owner, hidden=hidden)
+            owner.server = server = ExecServer(sandbox, caps, self._with_token(spec), command, config, own)
             await server.start()
             logs = server.logs
         else:

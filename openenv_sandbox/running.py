@@ -372,11 +372,11 @@ class RunningSandbox(_files.FileMethods):
         Raises:
             CapabilityError: Not offered.
         """
-        return await self._sandbox.logs(tail=tail)
+        return await (self._owner.server or self._sandbox).logs(tail=tail)
 
     async def wait_exit(self) -> Exit:
         """Return when the server has ended."""
-        return await self._sandbox.wait_exit()
+        return await (self._owner.server or self._sandbox).wait_exit()
 
     async def upload(self, local: str | PathLike[str], remote: str, **limits: Any) -> None:
         """Copy a file or a tree into the sandbox; see `openenv_sandbox.trees.upload` for the limits."""

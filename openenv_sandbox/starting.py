@@ -7,10 +7,12 @@ from typing import TYPE_CHECKING
 
 from openenv_sandbox.errors import ImageError, OpenEnvError, SandboxError
 from openenv_sandbox.lifecycle import keep
+from openenv_sandbox.process import spawn
 from openenv_sandbox.provider import Exit
 
 if TYPE_CHECKING:
     from openenv_sandbox.capabilities import Capabilities
+    from openenv_sandbox.process import Process, Runner
     from openenv_sandbox.provider import Image, ImageConfig, Prepared, Sandbox, SandboxRef
     from openenv_sandbox.spec import SandboxSpec
 
@@ -18,6 +20,8 @@ FIRST_EXEC_S = 15.0
 """How long the first command in a new sandbox may take, in seconds, before the sandbox counts as stillborn."""
 
 TAIL = 64 << 10
+LOOKS = 5
+"""So many looks at a detached server may fail."""
 TOKEN = "OPENENV_AUTH_TOKEN"
 """The variable by which the server learns what it wants to see."""
 
@@ -96,11 +100,21 @@ class ExecServer:
         spec: With the environment and secrets.
         argv: What to run.
         config: The image's own environment, user and folder, which such backends drop.
+        runner: Runs the commands of a detached process, where one command cannot hold a server.
     """
 
     def __init__(
-        self, sandbox: Sandbox, caps: Capabilities, spec: SandboxSpec, argv: tuple[str, ...], config: ImageConfig | None
+        self,
+        sandbox: Sandbox,
+        caps: Capabilities,
+        spec: SandboxSpec,
+        argv: tuple[str, ...],
+        config: ImageConfig | None,
+        runner: Runner | None = None,
     ) -> None:
+        long = caps.exec is not None and caps.exec.max_s is None and caps.exec.stream
+        self._runner = None if long else runner
+        self._process: Process | None = None
         assert caps.exec is not None
         self._sandbox, self._caps, self._argv = sandbox, caps.exec, argv
         self._env = {**(config.env if config else {}), **spec.env, **spec.plain_secrets()}
@@ -137,11 +151,36 @@ class ExecServer:
     async def _run(self) -> Exit:
         from openenv_sandbox import shell
 
+        if self._runner is not None:
+            return await self._run_detached(self._runner)
         command = shell.Command(
             list(self._argv), stdin=None, env=self._env, cwd=self._cwd, user=self._user, timeout=None
         )
         result = await shell.run(self._sandbox, self._caps, command, max_output=TAIL, on_output=self._on_output)
         return Exit(result.exit_code, bytes(self._tail))
+
+    async def _run_detached(self, runner: Runner) -> Exit:
+        """Where one command cannot last as long as a server, or says nothing until it ends."""
+        process = await spawn(runner, list(self._argv), stdin=False, env=self._env, cwd=self._cwd, user=self._user)
+        self._process = process
+        code = await self._ended(process)
+        self._tail[:] = await self._written(process)
+        return Exit(code, bytes(self._tail))
+
+    async def _ended(self, process: Process) -> int:
+        failures = 0
+        while True:
+            try:
+                return await process.wait()
+            except OpenEnvError as error:
+                # One look that fails is no news of the server.
+                failures += 1
+                if not error.retryable or failures > LOOKS:
+                    raise
+                await asyncio.sleep(failures)
+
+    async def _written(self, process: Process) -> bytes:
+        return (await process.logs(tail=TAIL) + await process.logs("stderr", tail=TAIL))[-TAIL:]
 
     def _on_output(self, name: str, data: bytes) -> None:
         self._tail += data
@@ -170,7 +209,8 @@ class ExecServer:
 
     async def logs(self, *, tail: int | None = None) -> bytes:
         """The last of what it wrote; with ``tail`` so many lines."""
-        data = bytes(self._tail)
+        live = self._process is not None and self._task is not None and not self._task.done()
+        data = await self._written(self._process) if live and self._process is not None else bytes(self._tail)
         return data if tail is None else b"".join(data.splitlines(keepends=True)[-tail:] if tail else [])
 
     def stop(self) -> None:
