@@ -15,7 +15,11 @@ from openenv_sandbox.errors import FileError
 if TYPE_CHECKING:
     from typing import BinaryIO
 
+    from typing_extensions import Self
+
 _COPY = 1 << 20
+_ABOUT_NEXT = (tarfile.XHDTYPE, tarfile.XGLTYPE, tarfile.SOLARIS_XHDTYPE, b"L", b"K")
+_HEADERS_IN_ROW, _HEADER_MAX = 16, 1 << 20
 _SPECIAL = {stat.S_IFIFO: "a pipe", stat.S_IFSOCK: "a socket", stat.S_IFCHR: "a device", stat.S_IFBLK: "a device"}
 
 
@@ -190,7 +194,7 @@ def unpack(file: BinaryIO, target: Path, limits: Limits) -> list[str]:
     work = _Unpacking(target, limits)
     target.mkdir(parents=True)
     try:
-        with tarfile.open(fileobj=file, mode="r|", errors="surrogateescape") as tar:
+        with tarfile.open(fileobj=file, mode="r|", errors="surrogateescape", tarinfo=_bounded_headers()) as tar:
             for entry in tar:
                 work.take(tar, entry)
     except (tarfile.TarError, EOFError, ValueError) as error:
@@ -201,6 +205,23 @@ def unpack(file: BinaryIO, target: Path, limits: Limits) -> list[str]:
         raise FileError(f"unpacking failed: {error.strerror or error}") from error
     work.finish()
     return work.skipped
+
+
+def _bounded_headers() -> type[tarfile.TarInfo]:
+    """Headers about the entry after them are read into memory, each inside the one before: few and small ones do."""
+    row = 0
+
+    class Bounded(tarfile.TarInfo):
+        @classmethod
+        def frombuf(cls, buf: bytes | bytearray, encoding: str, errors: str) -> Self:
+            nonlocal row
+            entry = super().frombuf(buf, encoding, errors)
+            row = row + 1 if entry.type in _ABOUT_NEXT else 0
+            if row > _HEADERS_IN_ROW or (row and entry.size > _HEADER_MAX):
+                raise FileError("an entry's headers are too many or too large")
+            return entry
+
+    return Bounded
 
 
 class _Unpacking:

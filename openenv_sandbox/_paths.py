@@ -2,8 +2,10 @@
 
 from __future__ import annotations
 
+import contextlib
 import os
 import re
+import secrets
 import sys
 from pathlib import Path
 
@@ -16,6 +18,47 @@ NETWORK_TYPES = frozenset(
     "fuse.wekafs wekafs".split()
 )
 _OCTAL = re.compile(r"\\([0-7]{3})")
+
+
+def remove_tree(folder: Path) -> None:
+    """Remove a tree that strangers made: however deep, whatever its modes. What cannot go stays, silently.
+
+    Folders are moved up before they are looked into, so that no path gets long and nothing recurses.
+    """
+    with contextlib.suppress(OSError):
+        if folder.is_symlink() or not folder.is_dir():
+            return folder.unlink()
+        os.chmod(folder, 0o700)
+    stuck: set[str] = set()
+    while left := [entry for entry in _entries(folder) if entry.name not in stuck]:
+        for entry in left:
+            try:
+                _empty(entry, folder)
+            except OSError:
+                stuck.add(entry.name)
+    with contextlib.suppress(OSError):
+        folder.rmdir()
+
+
+def _empty(entry: os.DirEntry[str], top: Path) -> None:
+    if not entry.is_dir(follow_symlinks=False):
+        return os.unlink(entry.path)
+    os.chmod(entry.path, 0o700)
+    for below in _entries(entry.path):
+        if below.is_dir(follow_symlinks=False):
+            os.chmod(below.path, 0o700)
+            os.rename(below.path, top / secrets.token_hex(8))
+        else:
+            os.unlink(below.path)
+    os.rmdir(entry.path)
+
+
+def _entries(folder: Path | str) -> list[os.DirEntry[str]]:
+    try:
+        with os.scandir(folder) as found:
+            return list(found)
+    except OSError:
+        return []
 
 
 def state_dir() -> Path:

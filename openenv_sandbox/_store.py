@@ -200,9 +200,10 @@ class Store:
         """What reattaching needs; empty when nothing was kept."""
         try:
             with self._explained("be read"):
-                return dict(json.loads(self._side(key).read_text(encoding="utf-8")))
+                kept = json.loads(self._side(key).read_text(encoding="utf-8"))
         except (ValueError, JournalError):
             return {}
+        return kept if isinstance(kept, dict) else {}
 
     def close(self) -> None:
         mine = self.rows({"run": self.run_id})

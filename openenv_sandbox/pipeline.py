@@ -9,6 +9,7 @@ import asyncio
 import logging
 import secrets
 from dataclasses import dataclass
+from functools import partial
 from typing import TYPE_CHECKING
 
 from openenv_sandbox import capcheck, redact, registry
@@ -21,7 +22,7 @@ from openenv_sandbox.keepalive import CLOCK, lease_s
 from openenv_sandbox.lifecycle import finish, keep
 from openenv_sandbox.owner import Ownership, quietly
 from openenv_sandbox.prepare import prepare
-from openenv_sandbox.ready import wait_ready
+from openenv_sandbox.ready import LOG_LINES, wait_ready
 from openenv_sandbox.request import Request, resolve
 from openenv_sandbox.starting import TOKEN, CreatedServer, ExecServer, command_for, config_for
 
@@ -211,7 +212,7 @@ class _Launch:
             logs = server.logs
         else:
             owner.server = CreatedServer(sandbox)
-            logs = sandbox.logs if caps.logs else None
+            logs = partial(sandbox.logs, tail=LOG_LINES) if caps.logs else None
         started = Started(running, owner, self.token)
         if self.serve:
             started.endpoint = self.endpoint = await self._ready(running, owner, spec, command or _argv(config), logs)

@@ -24,7 +24,7 @@ if TYPE_CHECKING:
 FIRST_WAIT_S, FACTOR, LONGEST_WAIT_S = 0.01, 1.3, 0.5
 PROBE_S = 5.0
 AUTH_ANSWERS = 3
-LOG_LINES = 50
+LOG_LINES, LOG_BYTES = 50, 1 << 16
 
 
 class Server(Protocol):
@@ -280,7 +280,7 @@ def tail_text(raw: bytes) -> str:
     """The last lines as they may be shown."""
     from openenv_sandbox.redact import clean, mask
 
-    return "\n".join(mask(clean(raw.decode("utf-8", "replace"))).rstrip().split("\n")[-LOG_LINES:])
+    return "\n".join(mask(clean(raw[-LOG_BYTES:].decode("utf-8", "replace"))).rstrip().split("\n")[-LOG_LINES:])
 
 
 def _shown(url: str) -> str:

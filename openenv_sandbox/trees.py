@@ -11,12 +11,12 @@ import asyncio
 import logging
 import os
 import secrets as random
-import shutil
 import tempfile
 from pathlib import Path, PurePosixPath
 from typing import TYPE_CHECKING, Any, Literal, Protocol
 
 from openenv_sandbox._archive import Archive, Limits, inside, link_inside, pack, unpack
+from openenv_sandbox._paths import remove_tree
 from openenv_sandbox.errors import FileError
 from openenv_sandbox.files import CHUNK, STREAM_LIMIT, sh
 from openenv_sandbox.lifecycle import finish
@@ -193,7 +193,7 @@ async def download(
             await _download_each(box, remote, part, limits, user)
         await asyncio.to_thread(_into_place, part, target)
     finally:
-        await finish(asyncio.to_thread(_discard, part), timeout=30.0)
+        await finish(asyncio.to_thread(remove_tree, part), timeout=30.0)
 
 
 async def _download_tar(box: Box, remote: str, part: Path, limits: Limits, user: str | None) -> None:
@@ -300,15 +300,3 @@ def _into_place(part: Path, target: Path) -> None:
     if target.is_dir():
         target.rmdir()
     os.rename(part, target)
-
-
-def _discard(part: Path) -> None:
-    if part.is_dir() and not part.is_symlink():
-        for folder, names, _ in os.walk(part):
-            for name in names:
-                place = os.path.join(folder, name)
-                if not os.path.islink(place):
-                    os.chmod(place, 0o700)
-        shutil.rmtree(part, ignore_errors=True)
-    elif part.is_symlink() or part.exists():
-        part.unlink()

@@ -5,9 +5,7 @@ from __future__ import annotations
 import contextlib
 import json
 import os
-import shutil
 import socket
-import stat
 import subprocess
 import time
 from dataclasses import dataclass
@@ -191,14 +189,10 @@ def messages(folder: Path) -> str:
 
 
 def remove(folder: Path) -> None:
-    """Remove the files of a sandbox that no longer runs, whatever modes it gave them."""
-    for _ in range(2):
-        shutil.rmtree(folder, ignore_errors=True)
-        if not folder.exists():
-            return
-        for place, _, _ in os.walk(folder):
-            with contextlib.suppress(OSError):
-                os.chmod(place, stat.S_IRWXU)
+    """Remove the files of a sandbox that no longer runs."""
+    from openenv_sandbox._paths import remove_tree
+
+    remove_tree(folder)
 
 
 def alive(folder: Path) -> bool:

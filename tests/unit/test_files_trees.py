@@ -302,6 +302,21 @@ def test_hostile_archive(tmp_path: Path, name: str) -> None:
             assert path.resolve().is_relative_to(target.resolve())
 
 
+@pytest.mark.parametrize(
+    ("kind", "count", "size"), [(b"x", 3000, 0), (b"L", 3000, 5), (b"x", 1, 1 << 28), (b"K", 1, 1 << 28)]
+)
+def test_headers_of_headers_are_bounded(tmp_path: Path, kind: bytes, count: int, size: int) -> None:
+    """Headers about the entry after them, thousands in a row or huge, are refused before they are read.
+
+    Mutation: let tarfile read them with its own TarInfo
+    """
+    header = tarfile.TarInfo("x")
+    header.type, header.size = kind, size
+    block = header.tobuf(tarfile.USTAR_FORMAT)
+    with pytest.raises(FileError, match="headers are too"):
+        unpack(io.BytesIO((block + bytes(-(-min(size, 512) // 512) * 512)) * count), tmp_path / "a", LIMITS)
+
+
 def test_archive_limits(tmp_path: Path) -> None:
     """Bytes and entries are bounded while reading; a truncated archive is an error; setuid does not survive."""
     many = archive(*((f"f{n}", {}, b"") for n in range(20)))

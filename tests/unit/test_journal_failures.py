@@ -14,6 +14,7 @@ from openenv_sandbox import _paths
 from openenv_sandbox._store import SCHEMA, Store
 from openenv_sandbox.errors import ConfigError, JournalError
 from openenv_sandbox.journal import Journal, open_journal
+from openenv_sandbox.provider import SandboxRef
 
 pytestmark = pytest.mark.anyio
 
@@ -39,6 +40,21 @@ async def test_damage_inside_is_found_before_anything_is_written(tmp_path: Path)
     (tmp_path / "journal.db").write_bytes(data)
     with pytest.raises(JournalError, match="is damaged"):
         await Journal.open(tmp_path)
+
+
+@pytest.mark.parametrize("text", ["[1]", "null", '"text"', "{", "\xff"])
+async def test_a_damaged_side_file_is_an_empty_one(tmp_path: Path, text: str) -> None:
+    """What reattaching needed is lost; the sandbox can still be deleted.
+
+    Scenario: A04
+    Mutation: state_of makes a dict of whatever JSON it finds
+    """
+    journal = await Journal.open(tmp_path)
+    ref = SandboxRef("p", "s", "id", journal.new_key(), {"token": "x"})
+    await journal.created(ref)
+    (tmp_path / "refs" / f"{ref.key}.json").write_text(text, encoding="latin-1")
+    assert await journal.full_ref(ref.without_state()) == ref.without_state()
+    await journal.aclose()
 
 
 async def test_a_newer_format_is_left_alone(tmp_path: Path) -> None:

@@ -315,3 +315,22 @@ async def test_cancelling_leaves_no_task_and_no_endpoint() -> None:
             await asyncio.sleep(0)
     assert closed == [True]
     assert asyncio.all_tasks() <= before
+
+
+async def test_a_flood_of_output_is_cut() -> None:
+    """One endless line is no reason to carry it all: the error keeps its end.
+
+    Scenario: E12
+    Mutation: tail_text counts lines only
+    """
+
+    async def logs() -> bytes:
+        return b"x" * (5 << 20) + b"the end"
+
+    async def endpoint() -> Endpoint:
+        return Endpoint(f"http://127.0.0.1:{_unused()}")
+
+    with pytest.raises(ReadyTimeout) as caught:
+        await wait_ready(endpoint, Server(), timeout=0.1, logs=logs)
+    assert caught.value.log.endswith("the end")
+    assert len(caught.value.log) <= 1 << 16
