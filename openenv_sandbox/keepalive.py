@@ -80,6 +80,8 @@ class KeepAlive:
         idle: Seconds without use after which ``on_idle`` is called; None for never.
         on_idle: Lets the sandbox go.
         extended: Told each new end.
+        end: Seconds from now after which ``on_end`` is called, where the backend ends nothing; None for never.
+        on_end: Deletes the sandbox.
     """
 
     def __init__(
@@ -92,6 +94,8 @@ class KeepAlive:
         idle: float | None,
         on_idle: Callable[[], Awaitable[None]],
         extended: Callable[[float], Awaitable[None]],
+        end: float | None = None,
+        on_end: Callable[[], Awaitable[None]] | None = None,
     ) -> None:
         self.clock = CLOCK.get()
         self.used_at = self.clock.time()
@@ -100,6 +104,7 @@ class KeepAlive:
         self._on_idle, self._extended = on_idle, extended
         self._renews = caps.lifetime == "server-extendable" and renew
         self._feeds = caps.lifetime == "idle-only"
+        self._end, self._on_end = (end if caps.lifetime == "none" else None), on_end
         self._tasks: list[asyncio.Task[None]] = []
 
     def start(self) -> None:
@@ -112,6 +117,8 @@ class KeepAlive:
             self._tasks.append(keep(self._every(IDLE_S, self._sandbox.keep_alive), name="openenv-keep-alive"))
         if self._idle is not None:
             self._tasks.append(keep(self._watch_idle(self._idle), name="openenv-idle"))
+        if self._end is not None and self._on_end is not None:
+            self._tasks.append(keep(self._at_end(self.clock.time() + self._end, self._on_end), name="openenv-expiry"))
 
     def stop(self) -> None:
         """End: from now on nothing is renewed."""
@@ -157,6 +164,14 @@ class KeepAlive:
         if ends is not None and ends >= self.clock.time() + self._lease:
             return
         await self._extended(await self._sandbox.extend(self._lease))
+
+    async def _at_end(self, end: float, act: Callable[[], Awaitable[None]]) -> None:
+        while (left := end - self.clock.time()) > 0:
+            await self.clock.sleep(left)
+        try:
+            await act()
+        except Exception as error:
+            _log.warning("could not delete %s at its end: %s", self._sandbox.ref, error)
 
     async def _watch_idle(self, idle: float) -> None:
         while (left := self.used_at + idle - self.clock.time()) > 0 or self._busy:

@@ -104,6 +104,8 @@ class Ownership:
             idle=timeouts.idle,
             on_idle=self._let_go,
             extended=self._extended,
+            end=timeouts.effective_lifetime,
+            on_end=self._expire,
         )
         self.keep_alive.start()
 
@@ -125,6 +127,10 @@ class Ownership:
     async def _let_go(self) -> None:
         self.released_idle = True
         self.reporter.emit("stopping", f"unused for {self.spec.timeouts.idle:g} s")
+        await self.delete(confirm=False)
+
+    async def _expire(self) -> None:
+        self.reporter.emit("stopping", f"its lifetime of {self.spec.timeouts.effective_lifetime:g} s is over")
         await self.delete(confirm=False)
 
     def watch(self, *, fresh: bool = True) -> None:

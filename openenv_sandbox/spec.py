@@ -86,6 +86,8 @@ class Timeouts(_Frozen):
     """Every timer, in seconds. None of them is implied by another.
 
     ``lifetime`` None means ready + episode + grading margin. ``step`` None waits as long as the session lives.
+    ``episode`` is part of that sum and nothing else: no call is cut by it. At the end of its lifetime the backend ends
+    the sandbox; where the backend ends none (``lifetime="none"``), the process that owns it deletes it.
     """
 
     prepare: float = Field(default=1800.0, gt=0, description="Building or pulling the image.")

@@ -125,3 +125,17 @@ async def test_attaching_without_a_journal_writes_none() -> None:
         with registry.registered(provider):
             async with attach(box.ref, journal="off"):
                 assert await (await Journal.open()).rows() == []
+
+
+async def test_the_owner_ends_what_no_backend_ends(clock: FakeClock) -> None:
+    """Where the backend never ends a sandbox, the living owner deletes it at the end of its lifetime, not before.
+
+    Mutation: Ownership.start_keep_alive gives no end
+    """
+    with FakeCloud(clock=clock, lifetime=False) as cloud:
+        timers = {"ready": 100.0, "episode": 1000.0, "margin": 100.0}
+        await sandbox("fake-env:1", provider=cloud.provider(lifetime="none"), timeouts=timers)
+        await clock.advance(1100)
+        assert len(cloud.live()) == 1
+        await clock.advance(101)
+        await nothing_left(cloud)
