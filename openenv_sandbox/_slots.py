@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import asyncio
 import contextlib
+import os
 import threading
 import time
 from collections import deque
@@ -203,3 +204,14 @@ def gate(provider: str, scope: str, *, live: int | None = None) -> Gate:
         if found is None:
             found = _gates[provider, scope] = Gate(live)
         return found
+
+
+def _after_fork_in_child() -> None:
+    """Whoever holds a place, or the lock, stayed with the parent: here nobody would ever give it back."""
+    global _gates_lock
+    _gates_lock = threading.Lock()
+    _gates.clear()
+
+
+if hasattr(os, "register_at_fork"):
+    os.register_at_fork(after_in_child=_after_fork_in_child)

@@ -1,6 +1,9 @@
 from __future__ import annotations
 
 import asyncio
+import os
+import subprocess
+import sys
 import threading
 from typing import TYPE_CHECKING
 
@@ -187,3 +190,22 @@ async def test_one_gate_for_each_backend_and_scope() -> None:
     held = await gate("p", "a").slot(timeout=1)
     assert gate("p", "a").live.in_use == 1
     held.release()
+
+
+@pytest.mark.skipif(not hasattr(os, "fork"), reason="needs fork")
+def test_a_forked_child_has_places_of_its_own() -> None:
+    """What the parent was creating at the moment of the fork takes no place in the child.
+
+    Scenario: A14
+    Mutation: a child inherits the gates
+    """
+    code = (
+        "import asyncio, os, sys\n"
+        "from openenv_sandbox._slots import STARTING, gate\n"
+        "held = asyncio.run(gate('p', 's').starts.acquire(STARTING, timeout=1))\n"
+        "if (child := os.fork()) == 0:\n"
+        "    os._exit(gate('p', 's').starts.in_use)\n"
+        "assert gate('p', 's').starts.in_use == STARTING\n"
+        "sys.exit(os.waitstatus_to_exitcode(os.waitpid(child, 0)[1]))\n"
+    )
+    assert subprocess.run([sys.executable, "-c", code], check=False).returncode == 0
