@@ -46,7 +46,6 @@ class DaemonProxy:
     def __init__(self, target: str, path: Path | None = None) -> None:
         self._target, self._path = target, path
         self._loop = asyncio.new_event_loop()
-        self._tasks: set[asyncio.Task[None]] = set()
         self.faults = Faults()
         self.requests: list[str] = []
         self.url = ""
@@ -73,9 +72,13 @@ class DaemonProxy:
             return server
 
         async def end() -> None:
-            for task in self._tasks:
-                task.cancel()
-            await asyncio.gather(*self._tasks, return_exceptions=True)
+            # What was just accepted becomes a task, and an aborted connection is closed, in the turns that follow.
+            for _ in range(5):
+                await asyncio.sleep(0)
+                tasks = asyncio.all_tasks() - {asyncio.current_task()}
+                for task in tasks:
+                    task.cancel()
+                await asyncio.gather(*tasks, return_exceptions=True)
 
         server = self._loop.run_until_complete(listen())
         started.set()
@@ -85,24 +88,21 @@ class DaemonProxy:
         self._loop.close()
 
     async def _accepted(self, reader: asyncio.StreamReader, writer: asyncio.StreamWriter) -> None:
-        task = asyncio.current_task()
-        assert task is not None
-        self._tasks.add(task)
-        task.add_done_callback(self._tasks.discard)
-        there, back = await asyncio.open_unix_connection(self._target)
-        connection = _Connection(self, reader, writer, there, back)
-        pumps = [asyncio.ensure_future(connection.up()), asyncio.ensure_future(connection.down())]
         try:
-            # The client's end closes one direction only: the daemon may have more to say.
-            await asyncio.wait([pumps[1]])
-        except asyncio.CancelledError:
-            pass
+            there, back = await asyncio.open_unix_connection(self._target)
+            connection = _Connection(self, reader, writer, there, back)
+            pumps = [asyncio.ensure_future(connection.up()), asyncio.ensure_future(connection.down())]
+            try:
+                # The client's end closes one direction only: the daemon may have more to say.
+                await asyncio.wait([pumps[1]])
+            finally:
+                for pump in pumps:
+                    pump.cancel()
+                back.transport.abort()
+        except (OSError, asyncio.CancelledError):
+            return
         finally:
-            for pump in pumps:
-                pump.cancel()
-            await asyncio.gather(*pumps, return_exceptions=True)
-            for end in (writer, back):
-                end.transport.abort()
+            writer.transport.abort()
 
     def taken(self, line: str) -> list[Rule]:
         """The rules that this request runs into."""
@@ -123,6 +123,8 @@ class _Connection:
         back: asyncio.StreamWriter,
     ) -> None:
         self._proxy, self._reader, self._writer, self._there, self._back = proxy, reader, writer, there, back
+        # Drained means sent: the connection is aborted when the last reply is.
+        writer.transport.set_write_buffer_limits(high=0)
         self._after: list[Rule] = []
         self._held = False
 
