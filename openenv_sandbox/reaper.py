@@ -239,7 +239,9 @@ class _Reaper:
     async def _images(self) -> None:
         try:
             for prepared in await self.provider.list_prepared():
-                if prepared.owned:
+                # A backend that labels shows everybody's; one without labels only its user's.
+                mine = not prepared.labels or prepared.labels.get(INSTALL) == self.journal.install_id
+                if prepared.owned and mine and not self._too_young(prepared.created_at or 0.0):
                     if not self.wish.dry_run:
                         await self.provider.drop(prepared)
                     self.report.images.append(f"{self.provider.name} {prepared.ref}")

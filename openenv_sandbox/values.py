@@ -124,12 +124,16 @@ class Prepared:
         image: How it wants to be started; None when that is unknown.
         digest: Content digest where there is one.
         owned: Whether `SandboxProvider.drop` may remove it.
+        labels: What the backend keeps with it; ``oe-install`` says whose it is. Empty where only its user sees it.
+        created_at: Unix time in seconds, None when unknown.
     """
 
     ref: str
     image: ImageConfig | None = None
     digest: str | None = None
     owned: bool = False
+    labels: Mapping[str, str] = field(default_factory=dict, hash=False)
+    created_at: float | None = None
 
 
 @dataclass(frozen=True)

@@ -107,6 +107,7 @@ async def commit(daemon: Daemon, info: SandboxInfo, inspected: Mapping[str, Any]
         inspected: What the daemon says about its container.
     """
     key = info.ref.key or info.ref.id[:12]
+    whose = [f"LABEL oe-install={info.labels['oe-install']}"] if info.labels.get("oe-install") else []
 
     def make(api: Any) -> Mapping[str, Any]:
         base = api.inspect_image(inspected["Image"]).get("Config") or {}
@@ -115,9 +116,9 @@ async def commit(daemon: Daemon, info: SandboxInfo, inspected: Mapping[str, Any]
         number = len(api.images(filters={"label": f"{SNAPSHOT}={key}"})) + 1
         name, tag = "openenv/snapshot", f"{key}-{number}"
         if plain:
-            api.commit(info.ref.id, name, tag, changes=[*_no_labels(own, base), f"LABEL {SNAPSHOT}={key}"])
+            api.commit(info.ref.id, name, tag, changes=[*_no_labels(own, base), f"LABEL {SNAPSHOT}={key}", *whose])
         else:
-            changes = [*_changes(own, base.get("Env") or ()), f"LABEL {SNAPSHOT}={key}"]
+            changes = [*_changes(own, base.get("Env") or ()), f"LABEL {SNAPSHOT}={key}", *whose]
             _copy_files(api, info.ref.id, inspected, name, tag, changes)
         found: Mapping[str, Any] = api.inspect_image(f"{name}:{tag}")
         return found
@@ -182,8 +183,17 @@ async def ours(daemon: Daemon) -> Sequence[Prepared]:
         return list(rows.values())
 
     rows = await daemon.call("listing images", look)
-    names = [(name, str(row["Id"])) for row in rows for name in (row.get("RepoTags") or [row["Id"]])]
-    return [Prepared(i if name == "<none>:<none>" else name, digest=i, owned=True) for name, i in names]
+    return [
+        Prepared(
+            str(row["Id"]) if name == "<none>:<none>" else name,
+            digest=str(row["Id"]),
+            owned=True,
+            labels=dict(row.get("Labels") or {}),
+            created_at=float(row["Created"]) if row.get("Created") else None,
+        )
+        for row in rows
+        for name in (row.get("RepoTags") or [row["Id"]])
+    ]
 
 
 async def remove(daemon: Daemon, name: str) -> None:
