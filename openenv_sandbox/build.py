@@ -65,6 +65,7 @@ async def build_folder(
     build_args: Mapping[str, str] | None = None,
     force: bool = False,
     cache_dir: Path | None = None,
+    labels: Mapping[str, str] | None = None,
 ) -> Built:
     """Build an environment folder, unless the daemon holds the result already.
 
@@ -77,6 +78,7 @@ async def build_folder(
         build_args: Values for the Dockerfile's ARGs. They are readable in the image: never secrets.
         force: Build even when the result is there, without the builder's cache.
         cache_dir: Where the wheel is kept; None for the user's state folder.
+        labels: Of the image; one that stands already keeps those of whoever built it.
 
     Raises:
         BuildError: With the end of the log; or the Dockerfile needs BuildKit and there is none.
@@ -105,7 +107,8 @@ async def build_folder(
             if found is not None:
                 on_log(f"{tag} is there already")
                 return _built(tag, found)
-            return await _build(engine, host, plan, tag, wheel_path, on_log, force)
+            marks = {LABEL: image.name, **(labels or {})}
+            return await _build(engine, host, plan, tag, wheel_path, on_log, force, marks)
         except EngineError as error:
             raise BuildError(f"the docker daemon refused: {error}", provider="docker") from error
 
@@ -149,7 +152,14 @@ def _plan(image: Image, base: str | None, build_args: dict[str, str]) -> _Plan:
 
 
 async def _build(
-    engine: Engine, host: DockerHost, plan: _Plan, tag: str, wheel_path: Path | None, on_log: LogSink, force: bool
+    engine: Engine,
+    host: DockerHost,
+    plan: _Plan,
+    tag: str,
+    wheel_path: Path | None,
+    on_log: LogSink,
+    force: bool,
+    labels: Mapping[str, str],
 ) -> Built:
     buildkit = await asyncio.to_thread(_builders.find_buildkit)
     if buildkit is None and plan.needs_buildkit is not None:
@@ -157,7 +167,6 @@ async def _build(
             f"{plan.folder / plan.name} needs BuildKit ({plan.needs_buildkit}) and no docker command here has it",
             hint=_BUILDKIT_HINT,
         )
-    labels = {LABEL: plan.image.name}
     first = tag if wheel_path is None else f"{tag}-author"
     pack = partial(_pack_folder, plan)
     job = partial(_run, engine, host, buildkit, on_log=on_log)

@@ -133,7 +133,9 @@ class _Launch:
         scope, note_text = provider.scope(), plan.image.source or plan.image.name
         await journal.intent(key, provider.name, scope, clock.time() + settle, note_text, expires_at=expires_at)
         self.reporter.emit("building", f"preparing {note_text}")
-        prepared = await prepare(provider, spec, plan.image, on_log=self._on_log)
+        # What is made for later is known by its install; token and secrets are nothing that an image should see.
+        labelled = spec.model_copy(update={"labels": {**spec.labels, "oe-install": journal.install_id}})
+        prepared = await prepare(provider, labelled, plan.image, on_log=self._on_log)
         # The request leaves now: from here on the row need not allow for the preparation.
         settle = timeouts.create + caps.create_settle_s
         await journal.intent(key, provider.name, scope, clock.time() + settle, note_text, expires_at=expires_at)

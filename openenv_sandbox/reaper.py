@@ -21,7 +21,7 @@ if TYPE_CHECKING:
 
     from openenv_sandbox.config import Settings
     from openenv_sandbox.journal import Journal, Row
-    from openenv_sandbox.provider import SandboxInfo, SandboxProvider, SandboxRef
+    from openenv_sandbox.provider import Prepared, SandboxInfo, SandboxProvider, SandboxRef
     from openenv_sandbox.registry import Lease
 
     _Job = tuple["Item", Callable[[], Coroutine[Any, Any, None]]]
@@ -242,11 +242,19 @@ class _Reaper:
                 # A backend that labels shows everybody's; one without labels only its user's.
                 mine = not prepared.labels or prepared.labels.get(INSTALL) == self.journal.install_id
                 if prepared.owned and mine and not self._too_young(prepared.created_at or 0.0):
-                    if not self.wish.dry_run:
-                        await self.provider.drop(prepared)
-                    self.report.images.append(f"{self.provider.name} {prepared.ref}")
+                    await self._image(prepared)
         except Exception as error:
             self.report.unseen.append(_unseen(self.provider.name, "", 0, error))
+
+    async def _image(self, prepared: Prepared) -> None:
+        try:
+            if not self.wish.dry_run:
+                await self.provider.drop(prepared)
+        except OpenEnvError as error:
+            item = Item(self.provider.name, self.scope, "", prepared.ref, "", f"the image is in use: {error.message}")
+            self.report.kept.append(item)
+        else:
+            self.report.images.append(f"{self.provider.name} {prepared.ref}")
 
     async def _all(self, work: list[_Job], budget_s: float) -> None:
         tasks = {asyncio.get_running_loop().create_task(self._one(job)): item for item, job in work}

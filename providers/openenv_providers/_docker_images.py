@@ -23,9 +23,9 @@ SNAPSHOT = "openenv.snapshot"
 """Label of every snapshot; its value is the key of the sandbox it was taken from."""
 
 
-async def build(host: DockerHost, image: Image, on_log: LogSink, *, keep: bool) -> Prepared:
+async def build(host: DockerHost, image: Image, on_log: LogSink, keep: bool, labels: Mapping[str, str]) -> Prepared:
     """Build a folder. Raises what `openenv_sandbox.build.build_folder` raises."""
-    built = await building.build_folder(image, host=host, on_log=on_log, keep_openenv=keep)
+    built = await building.build_folder(image, host=host, on_log=on_log, keep_openenv=keep, labels=labels)
     return Prepared(built.tag, built.config, built.id, owned=True)
 
 

@@ -145,7 +145,8 @@ class DockerProvider(SandboxProvider):
         from openenv_providers import _docker_images
 
         if image.kind == "folder":
-            return await _docker_images.build(self.daemon.host, image, on_log, keep=self.options.keep_openenv)
+            mine = {name: value for name, value in spec.labels.items() if name == "oe-install"}
+            return await _docker_images.build(self.daemon.host, image, on_log, self.options.keep_openenv, mine)
         if image.kind == "template":
             raise CapabilityError("docker has no templates", field="image", provider=self.name)
         return await _docker_images.ensure(self.daemon, image, on_log, pull=spec.pull == "always")

@@ -72,13 +72,16 @@ class DaemonProxy:
             return server
 
         async def end() -> None:
-            # What was just accepted becomes a task, and an aborted connection is closed, in the turns that follow.
-            for _ in range(5):
-                await asyncio.sleep(0)
+            # What was just accepted becomes a task, and an aborted connection is closed, in the turns that follow:
+            # over only when nothing has come up for some of them.
+            quiet = 0
+            while quiet < 5:
                 tasks = asyncio.all_tasks() - {asyncio.current_task()}
+                quiet = 0 if tasks else quiet + 1
                 for task in tasks:
                     task.cancel()
                 await asyncio.gather(*tasks, return_exceptions=True)
+                await asyncio.sleep(0.01)
 
         server = self._loop.run_until_complete(listen())
         started.set()

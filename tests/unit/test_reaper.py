@@ -358,34 +358,6 @@ async def test_a_backend_that_finds_nothing_keeps_the_row_until_the_sandbox_is_o
     assert (await journal.rows(), cloud.count("find"), cloud.count("list")) == ([], 0, 0)
 
 
-async def test_images_are_dropped_when_asked_for(cloud: FakeCloud, world: World, dead: Any) -> None:
-    await world.provider.call("prepare", key="k", ref="built:1")
-    journal, _ = await dead(0)
-    await reaper.gc(journal, providers=[world.provider])
-    assert cloud.prepared
-    report = await reaper.gc(journal, providers=[world.provider], wish=Wish(images=True))
-    assert report.images == ["fake built:1"]
-    assert not cloud.prepared
-
-
-async def test_images_of_others_and_young_ones_stay(world: World, dead: Any) -> None:
-    """Of what a shared backend lists, only this install's own goes, and only when it is old enough.
-
-    Mutation: _Reaper._images drops whatever is owned
-    """
-    journal, _ = await dead(0)
-    label, now = "oe-install", time.time()
-    listing = [("mine:old", label, journal.install_id, 1.0), ("mine:new", label, journal.install_id, now)]
-    listing += [("theirs:old", label, "0" * 16, 1.0), ("nobodys:old", "openenv.built", "x", 1.0)]
-
-    async def listed() -> list[Prepared]:
-        return [Prepared(ref, owned=True, labels={name: of}, created_at=at) for ref, name, of, at in listing]
-
-    world.provider.list_prepared = listed  # type: ignore[method-assign]
-    report = await reaper.gc(journal, providers=[world.provider], wish=Wish(images=True, older_than=3600, dry_run=True))
-    assert report.images == ["fake mine:old"]
-
-
 async def test_reattaching_state_reaches_the_delete(world: World, dead: Any, cloud: FakeCloud) -> None:
     owner = await world.owner()
     key = await world.launch(owner)
