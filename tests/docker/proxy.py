@@ -3,9 +3,12 @@
 from __future__ import annotations
 
 import asyncio
+import contextlib
 import json
 import re
+import socket
 import threading
+from functools import partial
 from typing import TYPE_CHECKING
 from urllib.parse import unquote
 
@@ -63,37 +66,48 @@ class DaemonProxy:
         self._thread.join(10)
 
     def _run(self, started: threading.Event) -> None:
-        async def listen() -> asyncio.Server:
-            if self._path is not None:
-                self.url = f"unix://{self._path}"
-                return await asyncio.start_unix_server(self._accepted, str(self._path), limit=_HEAD_LIMIT)
-            server = await asyncio.start_server(self._accepted, "127.0.0.1", 0, limit=_HEAD_LIMIT)
-            self.url = f"tcp://127.0.0.1:{server.sockets[0].getsockname()[1]}"
-            return server
+        listener = socket.socket(socket.AF_INET if self._path is None else socket.AF_UNIX)
+        listener.setblocking(False)
+        if self._path is not None:
+            listener.bind(str(self._path))
+            self.url = f"unix://{self._path}"
+        else:
+            listener.bind(("127.0.0.1", 0))
+            self.url = f"tcp://127.0.0.1:{listener.getsockname()[1]}"
+        listener.listen(128)
+        connections: set[asyncio.Task[None]] = set()
+
+        def accept() -> None:
+            here, _ = listener.accept()
+            there = socket.socket(socket.AF_UNIX)
+            there.connect(self._target)
+            task = self._loop.create_task(self._accepted(here, there))
+            # A task that is cancelled before its first turn never comes to its own clean-up.
+            task.add_done_callback(partial(_close, here, there))
+            connections.add(task)
 
         async def end() -> None:
-            # What was just accepted becomes a task, and an aborted connection is closed, in the turns that follow:
-            # over only when nothing has come up for some of them.
-            quiet = 0
-            while quiet < 5:
-                tasks = asyncio.all_tasks() - {asyncio.current_task()}
-                quiet = 0 if tasks else quiet + 1
-                for task in tasks:
-                    task.cancel()
-                await asyncio.gather(*tasks, return_exceptions=True)
+            self._loop.remove_reader(listener)
+            for task in connections:
+                task.cancel()
+            await asyncio.gather(*connections, return_exceptions=True)
+            for _ in range(5):  # an aborted transport is closed in one of the turns that follow
                 await asyncio.sleep(0.01)
 
-        server = self._loop.run_until_complete(listen())
+        self._loop.add_reader(listener, accept)
         started.set()
         self._loop.run_forever()
-        server.close()
         self._loop.run_until_complete(end())
+        listener.close()
         self._loop.close()
 
-    async def _accepted(self, reader: asyncio.StreamReader, writer: asyncio.StreamWriter) -> None:
-        try:
-            there, back = await asyncio.open_unix_connection(self._target)
-            connection = _Connection(self, reader, writer, there, back)
+    async def _accepted(self, here: socket.socket, there: socket.socket) -> None:
+        async with contextlib.AsyncExitStack() as stack:
+            reader, writer = await asyncio.open_connection(sock=here, limit=_HEAD_LIMIT)
+            stack.callback(writer.transport.abort)
+            answers, back = await asyncio.open_connection(sock=there)
+            stack.callback(back.transport.abort)
+            connection = _Connection(self, reader, writer, answers, back)
             pumps = [asyncio.ensure_future(connection.up()), asyncio.ensure_future(connection.down())]
             try:
                 # The client's end closes one direction only: the daemon may have more to say.
@@ -101,11 +115,7 @@ class DaemonProxy:
             finally:
                 for pump in pumps:
                     pump.cancel()
-                back.transport.abort()
-        except (OSError, asyncio.CancelledError):
-            return
-        finally:
-            writer.transport.abort()
+                await asyncio.gather(*pumps, return_exceptions=True)
 
     def taken(self, line: str) -> list[Rule]:
         """The rules that this request runs into."""
@@ -196,3 +206,8 @@ class _Connection:
                 await self._writer.drain()
             return False
         return True
+
+
+def _close(here: socket.socket, there: socket.socket, _: object) -> None:
+    here.close()
+    there.close()
