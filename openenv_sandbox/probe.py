@@ -37,14 +37,14 @@ async def get(endpoint: Endpoint, path: str, *, token: str | None, timeout: floa
         timeout: For everything, in seconds.
 
     Raises:
+        ConfigError: Token or headers would travel unencrypted over a public network; nothing was sent.
         OSError: Nobody answered (DNS, refused, reset, TLS).
         EndpointError: What answered speaks no HTTP.
         TimeoutError: The time is over.
     """
     from openenv_sandbox.client import target as targets
 
-    # The names that this library has no rule about are the endpoint's own business: it said which headers to send.
-    where = targets.resolve(endpoint.url, path=path, headers={}, endpoint=endpoint, token=token, allow_insecure=True)
+    where = targets.resolve(endpoint.url, path=path, headers={}, endpoint=endpoint, token=token)
     try:
         return await asyncio.wait_for(_get(where), timeout)
     except ConnectError as error:
