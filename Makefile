@@ -23,7 +23,7 @@ $(VENV)/.demo: $(VENV)/bin/python pyproject.toml envs/echo_env/pyproject.toml
 	touch $@
 
 $(VENV)/.dev: $(VENV)/bin/python pyproject.toml envs/echo_env/pyproject.toml
-	$(PY) scripts/install.py '.[dev]' envs/echo_env
+	$(PY) scripts/install.py '.[dev,dev-clouds]' envs/echo_env
 	touch $@ $(VENV)/.demo
 
 lint: $(VENV)/.dev
