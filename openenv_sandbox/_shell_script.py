@@ -63,9 +63,17 @@ __s= __y= __w= __p= __self=
 if [ "$__n" = - ]; then exec 3</dev/null; else exec 3<&0; fi
 exec 5>&1 6>&2
 [ "$__o" = split ] || exec 6>&5
+__put() {
+  case "$__o$__z" in
+  text*base64) echo B; "$__z" <"$1" ;;
+  text*) echo H; "$__z" -An -v -tx1 <"$1" ;;
+  *) cat "$1" ;;
+  esac >&5
+}
 __end() {
+  [ "$__o" != text ] || [ ! -f "$__y/out" ] || __put "$__y/out"
   printf '%sO;' "$__k" >&5
-  [ "$__o" = split ] || [ ! -f "$__y/err" ] || cat "$__y/err" >&5
+  [ "$__o" = split ] || [ ! -f "$__y/err" ] || __put "$__y/err"
   printf '%sE%s,%s;' "$__k" "$1" "$2" >&6
   [ -z "$__y" ] || rm -rf "$__y"
 }
@@ -77,6 +85,8 @@ __tmp() {
   __y=; return 1
 }
 [ -z "$__d" ] || CDPATH= cd "$__d" >/dev/null 2>&1 || __fail d
+__z=
+[ "$__o" != text ] || __z=$(command -v base64) || __z=$(command -v od) || __fail e
 [ "$__o" = split ] || { __tmp && : >"$__y/err"; } || __fail y
 case $__n in
 ? | ?? | ??? | ???? | ????? | ??????) ;;
@@ -110,6 +120,7 @@ if [ "$__u" ]; then
 fi
 __cmd() {
   if [ "$__o" = split ]; then exec 2>&6; else exec 2>"$__y/err"; fi
+  [ "$__o" != text ] || exec >"$__y/out"
   exec 3<&- 5>&- 6>&-
   __x=$1
   case $__w in
@@ -170,13 +181,15 @@ __timer() {
 } 2>/dev/null
 """
 )
-"""Arguments: cookie, timeout, timeout in whole seconds, grace in steps of 50 ms, stdin, split or merged, cwd, user,
+"""Arguments: cookie, timeout, timeout in whole seconds, grace in steps of 50 ms, stdin, split, merged or text, cwd, user,
 trailer nonce (empty: first line of stdin), command.
 
 ``stdin`` is ``-`` (none), ``+`` (until end-of-file), or a number of bytes; from a million on they are counted before
 the command starts. The trailer is ``<nonce>O;`` at the end of stdout and ``<nonce>E<code>,<flag>;`` at the end of
 stderr. Flags: t deadline, l deadline and processes left, n no such program, d no such directory, u user, i input short,
-y no writable folder.
+y no writable folder, e nothing that encodes.
+
+With ``text`` both streams come at the end, each as ``B`` and base64 or ``H`` and hexadecimal digits.
 """
 
 KILL = (

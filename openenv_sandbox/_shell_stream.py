@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import asyncio
+import binascii
 from dataclasses import dataclass
 from typing import TYPE_CHECKING, Literal
 
@@ -143,6 +144,26 @@ class _Scanner:
         return b"" if self._inside else self._rest
 
 
+class _Text:
+    """Bytes out of ``B`` and base64 or ``H`` and hexadecimal digits; anything else passes as it is."""
+
+    def __init__(self) -> None:
+        self._kind = b""
+        self._rest = b""
+
+    def feed(self, data: bytes) -> bytes:
+        """What is complete."""
+        if not self._kind:
+            data = data.lstrip()
+            self._kind, data = data[:1], data[1:] if data[:1] in (b"B", b"H") else data
+        if self._kind not in (b"B", b"H"):
+            return data
+        digits = self._rest + data.translate(None, b" \t\r\n")
+        whole = len(digits) // 4 * 4
+        digits, self._rest = digits[:whole], digits[whole:]
+        return binascii.a2b_base64(digits) if self._kind == b"B" else binascii.unhexlify(digits)
+
+
 class Decoder:
     """An `OutputSink` for a wrapped command.
 
@@ -150,13 +171,15 @@ class Decoder:
         nonce: Known to the wrapper and to us alone: the command cannot imitate the trailer.
         split: Whether the backend keeps the streams apart; else stderr follows stdout in one stream.
         output: Where the payload goes.
+        text: The payload is encoded, because the backend delivers text.
     """
 
-    def __init__(self, nonce: str, split: bool, output: Output) -> None:
+    def __init__(self, nonce: str, split: bool, output: Output, *, text: bool = False) -> None:
         self._out = _Scanner(nonce.encode())
         self._err = _Scanner(nonce.encode())
         self._split = split
         self._output = output
+        self._texts: dict[Stream, _Text] = {"stdout": _Text(), "stderr": _Text()} if text else {}
         self._out_done = False
         self.trailer: Trailer | None = None
         self.done = asyncio.Event()
@@ -171,7 +194,7 @@ class Decoder:
         if stream == "stdout" or not self._split:
             if not self._out_done:
                 payload, end, data = self._out.feed(data)
-                self._output.add("stdout", payload)
+                self._add("stdout", payload)
                 if end is None:
                     return
                 self._out_done = True
@@ -186,7 +209,7 @@ class Decoder:
         if self.trailer is not None:
             return
         payload, end, _ = self._err.feed(data)
-        self._output.add("stderr", payload)
+        self._add("stderr", payload)
         if end is not None:
             code, _, flag = end.decode("ascii", "replace").removeprefix("E").partition(",")
             self.trailer = Trailer(int(code) if code.isdecimal() else None, flag)
@@ -194,6 +217,9 @@ class Decoder:
     def flush(self) -> None:
         """The stream ended: pass on what was held back."""
         if not self._out_done:
-            self._output.add("stdout", self._out.rest())
+            self._add("stdout", self._out.rest())
         if self.trailer is None:
-            self._output.add("stderr", self._err.rest())
+            self._add("stderr", self._err.rest())
+
+    def _add(self, stream: Stream, payload: bytes) -> None:
+        self._output.add(stream, self._texts[stream].feed(payload) if self._texts else payload)

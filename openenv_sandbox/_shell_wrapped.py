@@ -142,7 +142,7 @@ class Wrapped:
         self._sandbox, self._caps, self._command, self._output, self._state = sandbox, caps, command, output, state
         self._cookie = random.token_hex(8)
         self._nonce = random.token_hex(16)
-        self._decoder = Decoder(self._nonce, caps.split, output)
+        self._decoder = Decoder(self._nonce, caps.split and caps.binary, output, text=not caps.binary)
 
     async def run(self) -> ExecResult:
         task = keep(self._start())
@@ -193,7 +193,7 @@ class Wrapped:
             SH, "-c", WRAPPER, "oe", self._cookie,
             "-" if timeout is None else f"{timeout:.3f}", "-" if timeout is None else str(math.ceil(timeout)),
             str(math.ceil(command.grace / 0.05)), "-" if size == "0" else size,
-            "split" if caps.split else "merged", "" if caps.cwd else command.cwd or "",
+            "text" if not caps.binary else "split" if caps.split else "merged", "" if caps.cwd else command.cwd or "",
             "" if caps.user else command.user or "", "" if by_stdin else self._nonce, *command.argv,
         ]  # fmt: skip
         raw = replace(
@@ -276,6 +276,12 @@ class Wrapped:
             )  # fmt: skip
         if flag == "i":
             raise ExecError("the backend delivered less input than was sent; the command was not run", ref=ref)
+        if flag == "e":
+            raise ExecError(
+                "the backend delivers output as text, and nothing in the sandbox encodes bytes",
+                ref=ref,
+                hint="put base64 or od into the image",
+            )
         if flag == "y":
             raise ExecError(
                 "no writable folder in the sandbox for the command's stderr",

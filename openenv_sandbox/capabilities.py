@@ -33,6 +33,8 @@ class ExecCapabilities:
 
     Attributes:
         split: stdout and stderr arrive apart.
+        binary: Output is bytes, unchanged. False where it comes back as text: core then has the command's output
+            encoded inside the sandbox, and it arrives when the command has ended, whatever ``stream`` says.
         stdin: Bytes with end-of-file reach the command.
         stream: Output arrives while the command runs.
         stdin_stream: ``stdin`` may be an async iterator that is sent while the command runs.
@@ -45,6 +47,7 @@ class ExecCapabilities:
     """
 
     split: bool = True
+    binary: bool = True
     stdin: bool = True
     stream: bool = True
     stdin_stream: bool = False
@@ -54,6 +57,11 @@ class ExecCapabilities:
     kill: bool = False
     max_s: float | None = None
     max_stdin: int | None = None
+
+    @property
+    def live(self) -> bool:
+        """Whether users get output while a command runs."""
+        return self.stream and self.binary
 
 
 @dataclass(frozen=True)

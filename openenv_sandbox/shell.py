@@ -94,6 +94,7 @@ def _lacking(caps: ExecCapabilities, command: Command) -> list[str]:
     needs = {
         "kill": not caps.kill,
         "split": not caps.split,
+        "binary": not caps.binary,
         "env": bool(command.env) and not caps.env,
         "cwd": command.cwd is not None and not caps.cwd,
         "user": command.user is not None and not caps.user,

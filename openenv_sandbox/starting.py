@@ -112,7 +112,7 @@ class ExecServer:
         config: ImageConfig | None,
         runner: Runner | None = None,
     ) -> None:
-        long = caps.exec is not None and caps.exec.max_s is None and caps.exec.stream
+        long = caps.exec is not None and caps.exec.max_s is None and caps.exec.live
         self._runner = None if long else runner
         self._process: Process | None = None
         assert caps.exec is not None

@@ -88,14 +88,14 @@ async def open_tunnel(sandbox: Sandbox, port: int, caps: ExecCapabilities) -> En
     Args:
         sandbox: Runs the relays.
         port: Where the server listens, on the sandbox's loopback.
-        caps: What its commands can do; stdin and stdout must stream.
+        caps: What its commands can do; stdin and stdout must stream bytes.
 
     Raises:
         CapabilityError: They do not.
     """
-    if not (caps.stdin and caps.stdin_stream and caps.stream):
+    if not (caps.stdin and caps.stdin_stream and caps.live):
         raise CapabilityError(
-            f"{sandbox.ref.provider} has no way to a port: its commands cannot stream both ways",
+            f"{sandbox.ref.provider} has no way to a port: its commands cannot stream bytes both ways",
             field="port",
             ref=sandbox.ref,
         )

@@ -6,7 +6,12 @@ from typing import TYPE_CHECKING
 
 import pytest
 
+from openenv_sandbox.capabilities import ExecCapabilities
 from openenv_sandbox.testing import FakeCloud, ProviderCase, ProviderContract
+from openenv_sandbox.testing.suite_exec import ExecContract
+from openenv_sandbox.testing.suite_files import FilesContract
+from openenv_sandbox.testing.suite_process import ProcessContract
+from openenv_sandbox.testing.suite_raw import RawContract
 
 if TYPE_CHECKING:
     from collections.abc import Iterator
@@ -24,3 +29,13 @@ class TestFake(ProviderContract):
                 action={"message": "hi"},
                 dying={"command": ("/bin/sh", "-c", "echo dying words; exit 17")},
             )
+
+
+class TestFakeText(RawContract, ExecContract, ProcessContract, FilesContract):
+    """Commands whose output comes back as one text: what users get is the same."""
+
+    @pytest.fixture
+    def provider_case(self) -> Iterator[ProviderCase]:
+        caps = ExecCapabilities(binary=False, split=False, stream=False, env=False, cwd=False, user=False)
+        with FakeCloud() as cloud:
+            yield ProviderCase(cloud.provider(exec=caps, user=False), options={"address": cloud.address})

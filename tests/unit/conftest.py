@@ -79,9 +79,11 @@ class ChildSandbox(Sandbox):
         except OSError as error:
             raise ExecError(f"cannot run {words[0]!r}: {error.strerror}", ref=self.ref) from error
         self.children.append(process)
-        pumps = [asyncio.ensure_future(_pump(process.stdout, "stdout", on_output))]
+        said = bytearray()
+        sink = on_output if self.caps.binary else lambda name, data: said.extend(data)
+        pumps = [asyncio.ensure_future(_pump(process.stdout, "stdout", sink))]
         if self.caps.split:
-            pumps.append(asyncio.ensure_future(_pump(process.stderr, "stderr", on_output)))
+            pumps.append(asyncio.ensure_future(_pump(process.stderr, "stderr", sink)))
         feed = asyncio.ensure_future(_feed(process, stdin, self.stdin_cut))
         try:
             try:
@@ -97,6 +99,8 @@ class ChildSandbox(Sandbox):
                 with contextlib.suppress(ProcessLookupError):
                     os.killpg(process.pid, signal.SIGKILL)
         code = process.returncode
+        if not self.caps.binary:
+            on_output("stdout", as_text(bytes(said)))
         return RawResult(None if self.lose_code or code is None else code if code >= 0 else 128 - code)
 
     async def endpoint(self, port: int) -> Endpoint:
@@ -154,6 +158,11 @@ class Provider:
 
     def effective_capabilities(self) -> Capabilities:
         return self._caps
+
+
+def as_text(data: bytes) -> bytes:
+    """What a service that answers in text makes of output."""
+    return data.decode("utf-8", "replace").replace("\0", "").replace("\r\n", "\n").strip().encode()
 
 
 async def _ended(process: asyncio.subprocess.Process) -> None:

@@ -25,6 +25,7 @@ BACKENDS: dict[str, dict[str, Any]] = {
     "merged": {"split": False, "env": False, "cwd": False},
     "no-stdin": {"stdin": False, "stdin_stream": False, "env": False, "cwd": False, "puts": True},
     "small-stdin": {"max_stdin": 4096, "split": False},
+    "text": {"binary": False, "split": False, "stream": False, "env": False, "cwd": False},
     "kills": {"kill": True, "split": False, "env": False, "cwd": False},
 }
 TREE = (
@@ -78,7 +79,7 @@ async def test_everything_a_backend_lacks(sandbox: Callable[..., Any], backend: 
     assert (result.exit_code, result.text(), result.stderr) == (7, value, b"/usr|in\0put")
 
 
-@pytest.mark.parametrize("backend", ["rich", "merged", "no-stdin"])
+@pytest.mark.parametrize("backend", ["rich", "merged", "no-stdin", "text"])
 async def test_deadline_ends_the_tree(sandbox: Callable[..., Any], backend: str) -> None:
     """At the deadline nothing of the tree is left, and the output so far is on the error.
 
@@ -114,7 +115,7 @@ async def test_cancel_ends_the_tree(sandbox: Callable[..., Any], backend: str) -
     assert alive(number) == 0
 
 
-@pytest.mark.parametrize("backend", ["rich", "merged", "kills"])
+@pytest.mark.parametrize("backend", ["rich", "merged", "kills", "text"])
 async def test_background_process_lives(sandbox: Callable[..., Any], backend: str) -> None:
     """A process left in the background neither holds the call nor is killed by it.
 
@@ -127,7 +128,7 @@ async def test_background_process_lives(sandbox: Callable[..., Any], backend: st
     assert alive(number) == 1
 
 
-@pytest.mark.parametrize("backend", ["rich", "merged", "no-stdin", "kills"])
+@pytest.mark.parametrize("backend", ["rich", "merged", "no-stdin", "kills", "text"])
 @pytest.mark.parametrize("script", ["exit 0", "exit 7", "kill -9 $$", "kill $$", "printf x; kill -9 $$"])
 async def test_exit_codes(sandbox: Callable[..., Any], backend: str, script: str) -> None:
     """An exit code is always a number: a signal is 128 plus its number.
@@ -156,6 +157,31 @@ async def test_nothing_of_the_timer_is_left(sandbox: Callable[..., Any]) -> None
             return
         await asyncio.sleep(0.05)
     raise AssertionError("a timer outlived its command")
+
+
+@pytest.mark.parametrize("backend", sorted(BACKENDS))
+async def test_output_is_bytes(sandbox: Callable[..., Any], backend: str) -> None:
+    """Every byte arrives as it was written, on both streams, also where the backend answers in text.
+
+    Scenario: F09
+    Mutation: the wrapper does not encode for a backend that delivers text
+    """
+    data = b"\r\n \0" + bytes(range(256)) * 700 + b"\xff\r\n\n "
+    result = await sh(sandbox(backend), "tee copy; cat copy >&2", stdin=data)
+    assert (result.stdout, result.stderr) == (data, data)
+
+
+async def test_text_without_base64(shell: str, child: Any, tools: Callable[..., str]) -> None:
+    """od encodes where base64 is missing; where both are, the command does not run."""
+    argv = (shutil.which(SHELLS[shell][0]), *SHELLS[shell][1:])
+    for without in (("base64",), ("base64", "od")):
+        box = child(shell=argv, path=tools(busybox=shell == "ash", without=without), **BACKENDS["text"])
+        if "od" not in without:
+            assert (await sh(box, r"printf '\000\377\r\n'")).stdout == b"\0\xff\r\n"
+            continue
+        with pytest.raises(ExecError, match="encodes"):
+            await sh(box, "touch ran")
+        assert not (box.folder / "ran").exists()
 
 
 @pytest.mark.parametrize("backend", ["rich", "merged"])
