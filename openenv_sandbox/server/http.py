@@ -11,6 +11,7 @@ from pydantic import BaseModel, ValidationError
 
 from openenv_sandbox.server import mcp
 from openenv_sandbox.server.context import SessionContext
+from openenv_sandbox.server.mcp_http import McpServer, is_mcp
 from openenv_sandbox.server.metadata import load_environment_metadata
 from openenv_sandbox.server.types import EnvelopeResponse, ResetRequest, ServerMode, StepRequest
 from openenv_sandbox.wire import codec, messages
@@ -56,10 +57,20 @@ def add_routes(app: FastAPI, manager: SessionManager, models: dict[str, type[Bas
             metadata = await session.call(_metadata)
         return _json(codec.dumps({**codec.fields_of(metadata), "openenv_version": own_version()}))
 
+    agents = McpServer(manager, name=manager.factory_name, version=own_version())
+
     @app.post("/mcp", tags=["MCP"])
     async def post_mcp(request: Request) -> Response:
-        """JSON-RPC."""
-        return _json(await mcp.answer_post(await request.body(), SessionContext(manager)))
+        """MCP over streamable HTTP, and the older JSON-RPC form."""
+        message = mcp.parse_body(await request.body())
+        if is_mcp(message, request.headers):
+            return await agents.post(message, request)
+        return _json(await mcp.answer_post(message, SessionContext(manager)))
+
+    @app.delete("/mcp", tags=["MCP"])
+    async def delete_mcp(request: Request) -> Response:
+        """End a session of MCP."""
+        return await agents.delete(request)
 
     if mode is ServerMode.SIMULATION:
         _add_episode_routes(app, manager)

@@ -1,7 +1,7 @@
 """Tools over JSON-RPC: ``tools/list``, ``tools/call`` and the session methods, in the form existing clients speak.
 
-`handle_rpc` serves one request, whichever way it came: POST /mcp, WS /mcp, or a frame of type ``mcp`` on /ws. A
-request that carries the headers of streamable-HTTP MCP is of another protocol and belongs before it.
+`handle_rpc` serves one request, whichever way it came: POST /mcp, WS /mcp, or a frame of type ``mcp`` on /ws. Requests
+of stock MCP clients are of another protocol and are served by `openenv_sandbox.server.mcp_http` before it.
 """
 
 from __future__ import annotations
@@ -138,12 +138,16 @@ async def handle_rpc(request: Any, context: RpcContext) -> dict[str, Any]:
     return {"jsonrpc": "2.0", "id": parsed.id, "result": result}
 
 
-async def answer_post(body: bytes, context: RpcContext) -> bytes:
-    """The body that answers a POST to /mcp; its status is always 200."""
+def parse_body(body: bytes) -> Any:
+    """The JSON of a body; None where it is none."""
     try:
-        request = codec.loads(body)
+        return codec.loads(body)
     except ValueError:
-        request = None
+        return None
+
+
+async def answer_post(request: Any, context: RpcContext) -> bytes:
+    """The body that answers a POST to /mcp whose body is the JSON ``request``; its status is always 200."""
     if not isinstance(request, dict):
         return codec.dumps(failure(None, PARSE_ERROR, "Parse error"))
     return await _encoded(request, context)
@@ -166,11 +170,23 @@ async def _encoded(request: Any, context: RpcContext) -> bytes:
         return codec.dumps(failure(response["id"], INTERNAL_ERROR, str(error)))
 
 
-async def _list_tools(params: dict[str, Any], context: RpcContext) -> dict[str, Any]:
-    return {"tools": await _in_session(params, context, _tools_of)}
+async def list_tools(params: dict[str, Any], context: RpcContext) -> list[dict[str, Any]]:
+    """The tools, each as a dict with ``inputSchema``.
+
+    Raises:
+        RpcError: The environment offers none, or there is no such session.
+    """
+    listed: list[dict[str, Any]] = await _in_session(params, context, _tools_of)
+    return listed
 
 
-async def _call_tool(params: dict[str, Any], context: RpcContext) -> Any:
+async def call_tool(params: dict[str, Any], context: RpcContext) -> Any:
+    """The result of one tool.
+
+    Raises:
+        RpcError: The parameters are malformed, or there is no such session.
+        ToolCallError: No such tool, invalid arguments, or the tool raised.
+    """
     name = params.get("name")
     if not name:
         raise RpcError(INVALID_PARAMS, "Missing 'name' in params")
@@ -194,8 +210,16 @@ async def _call_tool(params: dict[str, Any], context: RpcContext) -> Any:
         _require_tool_actions(context)
         return await session.step(CallToolAction(tool_name=name, arguments=arguments))
 
+    return await _in_session(params, context, call)
+
+
+async def _list_tools(params: dict[str, Any], context: RpcContext) -> dict[str, Any]:
+    return {"tools": await list_tools(params, context)}
+
+
+async def _call_tool(params: dict[str, Any], context: RpcContext) -> Any:
     try:
-        return await _in_session(params, context, call)
+        return await call_tool(params, context)
     except ToolCallError as error:
         raise RpcError(INTERNAL_ERROR, error.message) from error
 

@@ -26,6 +26,14 @@ def _find(version: str) -> Path | None:
     return found
 
 
+def found(client: str) -> str:
+    """The interpreter of an MCP client's environment; both are required."""
+    python = _find(client)
+    if python is None:
+        pytest.fail(f"the MCP client is not there: python scripts/interop_env.py {client}")
+    return str(python)
+
+
 @pytest.fixture(scope="session", params=["0.10.0", "0.6.0"])
 def reference(request: pytest.FixtureRequest) -> str:
     """An interpreter that has the published package.
