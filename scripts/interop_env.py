@@ -4,8 +4,8 @@
 
 A name is a release of the published package, or `mcp-1` and `mcp-2` for the official MCP client of each major version.
 Without a name: all of RELEASES and CLIENTS. The environments lie under OPENENV_INTEROP_DIR, or under the user's
-cache folder; a later run finds them there. OPENENV_INTEROP_DIR may also be an environment itself: then nothing is made, and the release
-it holds is the only one.
+cache folder; a later run finds them there. OPENENV_INTEROP_DIR may also be an environment itself: then nothing is made,
+and the release it holds is the only one.
 """
 
 from __future__ import annotations

@@ -67,7 +67,7 @@ def add_routes(app: FastAPI, manager: SessionManager, models: dict[str, type[Bas
             return await agents.post(message, request)
         return _json(await mcp.answer_post(message, SessionContext(manager)))
 
-    @app.delete("/mcp", tags=["MCP"])
+    @app.delete("/mcp", include_in_schema=False)
     async def delete_mcp(request: Request) -> Response:
         """End a session of MCP."""
         return await agents.delete(request)
