@@ -181,8 +181,8 @@ __timer() {
 } 2>/dev/null
 """
 )
-"""Arguments: cookie, timeout, timeout in whole seconds, grace in steps of 50 ms, stdin, split, merged or text, cwd, user,
-trailer nonce (empty: first line of stdin), command.
+"""Arguments: cookie, timeout, timeout in whole seconds, grace in steps of 50 ms, stdin, split or merged or text, cwd,
+user, trailer nonce (empty: first line of stdin), command.
 
 ``stdin`` is ``-`` (none), ``+`` (until end-of-file), or a number of bytes; from a million on they are counted before
 the command starts. The trailer is ``<nonce>O;`` at the end of stdout and ``<nonce>E<code>,<flag>;`` at the end of
