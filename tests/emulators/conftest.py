@@ -1,0 +1,39 @@
+"""Fixtures of the emulated vendors."""
+
+from __future__ import annotations
+
+import os
+import sys
+from pathlib import Path
+from typing import TYPE_CHECKING
+
+import pytest
+
+if TYPE_CHECKING:
+    from collections.abc import Iterator
+
+    from engine import Engine
+
+sys.path.insert(0, str(Path(__file__).parent))
+
+
+@pytest.fixture(scope="module")
+def engine_module() -> Iterator[Engine]:
+    """One engine for the tests of a module."""
+    from engine import Engine, needs_root
+
+    reason = needs_root()
+    if reason is not None:
+        if os.environ.get("OPENENV_REQUIRE_ENGINES") == "1":
+            pytest.fail(reason)
+        pytest.skip(reason)
+    with Engine() as engine:
+        yield engine
+
+
+@pytest.fixture
+def engine(engine_module: Engine) -> Iterator[Engine]:
+    """The module's engine, empty and without faults before and after each test."""
+    engine_module.clear()
+    yield engine_module
+    engine_module.clear()

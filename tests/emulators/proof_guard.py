@@ -1,0 +1,163 @@
+"""Two guards around every emulated test: nothing blocks the loop, and the vendor's SDK is the one pip installed."""
+
+from __future__ import annotations
+
+import base64
+import fcntl
+import hashlib
+import os
+import sys
+import threading
+import types
+from importlib import metadata
+from pathlib import Path
+from typing import TYPE_CHECKING, Any
+
+if TYPE_CHECKING:
+    from collections.abc import Callable, Iterable, Iterator, Sequence
+
+    from openenv_sandbox.provider import SandboxProvider
+    from tests.emulators.proof_stage import MayBlock
+
+REPO = Path(__file__).resolve().parents[2]
+OWN = (str(REPO / "tests"), str(REPO / "openenv_sandbox" / "testing"))
+OURS = (str(REPO / "openenv_sandbox"), str(REPO / "providers"))
+# What runs the tests; it stands below everything on the stack.
+RUNNERS = ("/_pytest/", "/pytest", "/pluggy/", "/anyio/", "/blockbuster/", "/hypothesis/", "/pytest_recording/")
+
+
+class BlockingGuard:
+    """Within it a blocking call on this thread's loop by core, a provider or an SDK is an error, and is remembered.
+
+    Remembered, because an SDK that catches everything would hide the error. The emulator has a loop of its own, in a
+    thread of its own, which may block; so may the tests themselves.
+    """
+
+    def __init__(self, exemptions: Sequence[MayBlock] = ()) -> None:
+        import _queue
+
+        from blockbuster import BlockBuster, BlockBusterFunction
+
+        self.found: list[str] = []
+        self._exemptions, self._thread = exemptions, threading.get_ident()
+        self._guard = BlockBuster(scanned_modules=None)
+        self._guard.functions["os.fsync"] = BlockBusterFunction(os, "fsync")
+        self._guard.functions["fcntl.flock"] = BlockBusterFunction(fcntl, "flock")
+        self._guard.functions["queue.SimpleQueue.get"] = BlockBusterFunction(_queue.SimpleQueue, "get")
+        for name, function in self._guard.functions.items():
+            function.can_block_predicate = self._predicate(name, function)
+
+    def _predicate(self, name: str, function: Any) -> Callable[..., bool]:
+        allowed = function.can_block_predicate
+
+        def may_block(*args: Any, **kwargs: Any) -> bool:
+            if threading.get_ident() != self._thread or allowed(*args, **kwargs):
+                return True
+            stack = list(_stack())
+            if any(
+                path.endswith(file) and code in codes
+                for path, code in stack
+                for file, codes in function.can_block_functions
+            ):
+                return True
+            if any(
+                rule.call == name and path.endswith(rule.file) and code == rule.function
+                for path, code in stack
+                for rule in self._exemptions
+            ):
+                return True
+            if not guilty(path for path, _ in stack):
+                return True
+            where = " < ".join(f"{path.rpartition('/')[2]}:{code}" for path, code in stack[:8])
+            self.found.append(f"{name} ({where})")
+            return False
+
+        return may_block
+
+    def __enter__(self) -> BlockingGuard:
+        self._guard.activate()
+        return self
+
+    def __exit__(self, *_: object) -> None:
+        self._guard.deactivate()
+
+
+def _stack() -> Iterator[tuple[str, str]]:
+    frame: types.FrameType | None = sys._getframe(2)
+    while frame is not None:
+        yield frame.f_code.co_filename.replace("\\", "/"), frame.f_code.co_name
+        frame = frame.f_back
+
+
+def guilty(paths: Iterable[str]) -> bool:
+    """Whether a blocking call, seen from the inside outwards, is core's, a provider's or an SDK's, not a test's."""
+    for path in paths:
+        if path.startswith(OWN):
+            return False
+        if path.startswith(OURS):
+            return True
+        if "/site-packages/" in path and not any(runner in path for runner in RUNNERS):
+            return True
+    return False
+
+
+def distributions(provider: type[SandboxProvider]) -> list[str]:
+    """Names of the distributions that hold the provider's SDK."""
+    owners = metadata.packages_distributions()
+    # A namespace such as azure belongs to many.
+    roots = {module.split(".")[0] for module in provider.sdk}
+    found = {name for root in roots for name in owners.get(root, [])}
+    return sorted(name for name in found if any(_holds(name, module) for module in provider.sdk))
+
+
+def _holds(name: str, module: str) -> bool:
+    path = module.replace(".", "/")
+    files = metadata.distribution(name).files or []
+    return any(str(file) in (f"{path}/__init__.py", f"{path}.py") for file in files)
+
+
+def altered(names: Iterable[str]) -> list[str]:
+    """Files of these distributions that are not what their RECORD says."""
+    found = []
+    for name in names:
+        files = [file for file in metadata.distribution(name).files or [] if file.hash is not None]
+        if not files:
+            found.append(f"{name}: has no RECORD")
+        for file in files:
+            if file.suffix == ".pyc" or file.hash is None:
+                continue
+            try:
+                data = Path(str(file.locate())).read_bytes()
+            except OSError as error:
+                found.append(f"{file}: {error.strerror}")
+                continue
+            digest = base64.urlsafe_b64encode(hashlib.new(file.hash.mode, data).digest()).rstrip(b"=").decode()
+            if digest != file.hash.value:
+                found.append(f"{file}: is not what RECORD says")
+    return found
+
+
+def replaced(roots: Iterable[str]) -> list[str]:
+    """Functions and classes in the loaded modules of these packages that come from this repository."""
+    found = []
+    wanted = tuple(roots)
+    for name, module in sorted(sys.modules.items()):
+        if module is None or name.split(".")[0] not in wanted:
+            continue
+        for attribute, value in list(vars(module).items()):
+            holders = [(attribute, value)]
+            if isinstance(value, type) and str(value.__module__).split(".")[0] in wanted:
+                holders += [(f"{attribute}.{key}", inner) for key, inner in list(vars(value).items())]
+            found += [f"{name}.{key}" for key, inner in holders if ours(_source(inner))]
+    return found
+
+
+def ours(path: str) -> bool:
+    """Whether a source file is this repository's; an environment inside it is not."""
+    return path.startswith(f"{REPO}/") and "/site-packages/" not in path
+
+
+def _source(value: Any) -> str:
+    value = getattr(value, "__func__", value)
+    code = getattr(value, "__code__", None)
+    return code.co_filename if isinstance(code, types.CodeType) else ""
