@@ -12,15 +12,17 @@ import pytest
 if TYPE_CHECKING:
     from collections.abc import Iterator
 
-    from engine import Engine
+    from tests.emulators.engine import Engine
 
-sys.path.insert(0, str(Path(__file__).parent))
+ROOT = str(Path(__file__).resolve().parents[2])
+if ROOT not in sys.path:  # ``tests.emulators.…`` also where the project is installed from a wheel
+    sys.path.append(ROOT)
 
 
 @pytest.fixture(scope="module")
 def engine_module() -> Iterator[Engine]:
     """One engine for the tests of a module."""
-    from engine import Engine, needs_root
+    from tests.emulators.engine import Engine, needs_root
 
     reason = needs_root()
     if reason is not None:
