@@ -19,6 +19,7 @@ if TYPE_CHECKING:
     from typing_extensions import Self
 
     from openenv_sandbox.client.connection import Connection
+    from openenv_sandbox.client.older import StartHandle
     from openenv_sandbox.client.result import Reply, StepReply, StepResult
     from openenv_sandbox.client.sync import SyncEnvClient
     from openenv_sandbox.launcher import LaunchHandle
@@ -233,6 +234,22 @@ class EnvClient(ClientCore, Generic[ActT, ObsT, StateT]):
         from openenv_sandbox.launcher import launch
 
         return launch(image, client=cls, **kwargs)
+
+    @classmethod
+    def from_docker_image(cls, image: str, provider: Any = None, **start: Any) -> StartHandle[Self]:
+        """Older code's way to a container: see `openenv_sandbox.client.older`."""
+        from openenv_sandbox.client.older import from_docker_image
+
+        return from_docker_image(cls, image, provider, start)
+
+    @classmethod
+    def from_env(
+        cls, repo_id: str, *, use_docker: bool = True, provider: Any = None, **start: Any
+    ) -> StartHandle[Self]:
+        """Older code's way to a Space of the hub: see `openenv_sandbox.client.older`."""
+        from openenv_sandbox.client.older import from_env
+
+        return from_env(cls, repo_id, use_docker, provider, start)
 
     # ------------------------------------------------------------------------------- one coroutine for both faces
 

@@ -7,6 +7,7 @@ from typing import TYPE_CHECKING, Any, Literal
 
 import anyio
 
+from openenv_sandbox.client import addresses
 from openenv_sandbox.errors import ConfigError
 
 if TYPE_CHECKING:
@@ -22,6 +23,20 @@ class OwnContainer:
     _provider_runs: bool
     _base_url: str
     _face: Face | None
+
+    _endpoint: Any
+    _refresh: Any
+    _token: str | None
+    _death: Any
+    _sandbox: Any
+    _home: Any
+
+    def _recognise(self) -> None:
+        """Take over what belongs to an address that this process handed out."""
+        known = addresses.find(self._base_url)
+        if known is not None:
+            self._endpoint, self._token, self._refresh = known.endpoint, known.token, known.refresh
+            self._death, self._sandbox, self._home = known.death, known.sandbox, known.home
 
     async def _start_provider(self) -> None:
         """Start the container provider given to the constructor, once."""
@@ -44,6 +59,7 @@ class OwnContainer:
         self._provider_runs = True
         url = await self._in_thread(start)
         self._base_url = str(url).rstrip("/")
+        self._recognise()
         ready = getattr(provider, "wait_for_ready", None)
         if ready is not None:
             await self._in_thread(ready, self._base_url)

@@ -61,9 +61,9 @@ class ClientCore(OwnContainer):
         self._base_url = base_url.rstrip("/") if base_url else ""
         self._settings = settings
         self._headers = targets.check_headers(headers or {})
-        self._provider = provider
-        self._provider_runs = False
+        self._provider, self._provider_runs = provider, False
         self._reset_session()
+        self._recognise()
 
     def _reset_session(self) -> None:
         self._face: Face | None = None

@@ -48,7 +48,7 @@ def gpu_count(spec: SandboxSpec) -> int | None:
     return count
 
 
-def create_arguments(api: Any, prepared: Prepared, spec: SandboxSpec, key: str, runtime: str | None) -> dict[str, Any]:
+def create_arguments(api: Any, prepared: Prepared, spec: SandboxSpec, key: str, options: Any) -> dict[str, Any]:
     """Keyword arguments of ``create_container``.
 
     Raises:
@@ -71,14 +71,15 @@ def create_arguments(api: Any, prepared: Prepared, spec: SandboxSpec, key: str, 
         host["mem_limit"] = host["memswap_limit"] = size.memory_mb << 20
     if (count := gpu_count(spec)) is not None:
         host["device_requests"] = [{"Driver": "", "Count": count, "Capabilities": [["gpu"]]}]
-    if runtime is not None:
-        host["runtime"] = runtime
+    if options.runtime is not None:
+        host["runtime"] = options.runtime
     ports: list[int] = []
     if spec.network.mode == "none":
         host["network_mode"] = "none"
     else:
         ports = [port.number for port in spec.all_ports]
-        host["port_bindings"] = {f"{port}/tcp": ("127.0.0.1", None) for port in ports}
+        chosen = {spec.port: options.host_port}
+        host["port_bindings"] = {f"{port}/tcp": ("127.0.0.1", chosen.get(port)) for port in ports}
     arguments: dict[str, Any] = {
         "image": prepared.ref,
         "name": key,

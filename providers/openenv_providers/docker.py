@@ -14,6 +14,8 @@ from dataclasses import replace
 from importlib.util import find_spec
 from typing import TYPE_CHECKING, Any, ClassVar
 
+from pydantic import Field
+
 from openenv_providers import _docker_convert as convert
 from openenv_providers._docker_daemon import REMEDY, Daemon
 from openenv_sandbox import _dockerhost
@@ -49,12 +51,14 @@ class DockerOptions(ProviderOptions):
         host: The daemon's address instead of DOCKER_HOST and the docker context.
         runtime: OCI runtime, e.g. ``runsc``; None for the daemon's default.
         keep_openenv: Folders are built as their author wrote them, without installing the running openenv.
+        host_port: Port of this machine at which the server is published; None lets the daemon choose a free one.
         timeout_s: For one request to the daemon, in seconds.
     """
 
     host: str | None = trusted()
     runtime: str | None = trusted()
     keep_openenv: bool = False
+    host_port: int | None = Field(default=None, ge=1, le=65535)
     timeout_s: float = 120.0
 
 
@@ -167,10 +171,9 @@ class DockerProvider(SandboxProvider):
 
     async def create(self, prepared: Prepared, spec: SandboxSpec, *, key: str) -> Sandbox:
         """Create and start; the key is the container's name, so that a second create takes over the first one's."""
-        runtime = self.options.runtime
 
         def make(api: Any) -> str:
-            arguments = convert.create_arguments(api, prepared, spec, key, runtime)
+            arguments = convert.create_arguments(api, prepared, spec, key, self.options)
             try:
                 return str(api.create_container(**arguments)["Id"])
             except Exception as error:

@@ -222,6 +222,10 @@ PROBES: dict[str, Callable[[], Any]] = {
     "ToolTraceEntry": lambda: h.ToolTraceEntry("t", {}, h.ToolResult()).result.data is None,
     "TraceEntry": lambda: "per_token_logps" in get_type_hints(h.TraceEntry),
     "TrainingTrace": lambda: h.TrainingTrace.from_entries([]).schema_version == 1,
+    "ContainerProvider": lambda: raises(TypeError, of("containers.runtime", "ContainerProvider")),
+    "RuntimeProvider": lambda: raises(TypeError, of("containers.runtime", "RuntimeProvider")),
+    "LocalDockerProvider": lambda: of("containers.runtime", "LocalDockerProvider")().sandbox is None,
+    "UVProvider": lambda: raises(TypeError, of("containers.runtime", "UVProvider")),
     "TrainingTurn": lambda: raises(ValueError, lambda: h.TrainingTurn("n", [], [1], [0.1, 0.2])),
     "VerifyResult": lambda: dataclass_with_own_defaults(h.VerifyResult),
     "_resolve_env_reward": lambda: raises(

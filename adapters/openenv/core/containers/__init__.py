@@ -1,0 +1,1 @@
+"""Starting servers in containers, as older code does it."""

@@ -1,0 +1,1 @@
+"""`openenv.core.containers` under the older package name."""
