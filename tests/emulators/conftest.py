@@ -14,6 +14,10 @@ if TYPE_CHECKING:
 
     from tests.emulators.engine import Engine
 
+pytest.register_assert_rewrite(
+    *(f"tests.emulators.{name}" for name in ("proof", "proof_faults", "proof_launch", "proof_many", "proof_sdk"))
+)
+
 ROOT = str(Path(__file__).resolve().parents[2])
 if ROOT not in sys.path:  # ``tests.emulators.…`` also where the project is installed from a wheel
     sys.path.append(ROOT)
