@@ -8,13 +8,17 @@ lets it end by itself.
 
 from __future__ import annotations
 
-import _sha1
 import binascii
 import json
 import os
 import socket
 import sys
 import threading
+from hashlib import sha1
+
+TYPE_CHECKING = False
+if TYPE_CHECKING:  # typing itself would cost time at the start
+    from typing import Any, BinaryIO
 
 GUID = b"258EAFA5-E914-47DA-95CA-C5AB0DC85B11"
 STARTS = "/tmp/.light-starts"
@@ -39,11 +43,12 @@ TOKEN = os.environ.get("OPENENV_AUTH_TOKEN")
 
 def end() -> None:
     """Ends as LIGHT_DIE says."""
-    print("dying words", file=sys.stderr, flush=True)
+    sys.stderr.write("dying words\n")
+    sys.stderr.flush()
     os._exit(int(DIE.get("code", "17")))
 
 
-def observation(fields: dict, reward: float) -> dict:
+def observation(fields: dict[str, Any], reward: float) -> dict[str, Any]:
     return {"observation": {"metadata": {}, **fields, **SELF}, "reward": reward, "done": False}
 
 
@@ -51,17 +56,17 @@ class Session:
     """The environment of one connection."""
 
     def __init__(self) -> None:
-        self.state = {"episode_id": None, "step_count": 0}
+        self.state: dict[str, Any] = {"episode_id": None, "step_count": 0}
 
-    def reset(self, data: dict) -> dict:
+    def reset(self, data: dict[str, Any]) -> dict[str, Any]:
         self.state.update(episode_id=data.get("episode_id") or os.urandom(4).hex(), step_count=0)
         return observation({"message": "light environment ready", "seed": data.get("seed")}, 0.0)
 
-    def step(self, data: dict) -> dict:
+    def step(self, data: dict[str, Any]) -> dict[str, Any]:
         self.state["step_count"] += 1
         return observation({"echo": data, "step": self.state["step_count"]}, 1.0)
 
-    def answer(self, message: dict) -> dict | None:
+    def answer(self, message: dict[str, Any]) -> dict[str, Any] | None:
         kind, data = message.get("type"), message.get("data") or {}
         if kind in ("reset", "step"):
             return {"type": "observation", "data": getattr(self, kind)(data)}
@@ -85,7 +90,7 @@ def serve(conn: socket.socket) -> None:
             return
 
 
-def request(conn: socket.socket, file) -> bool:
+def request(conn: socket.socket, file: BinaryIO) -> bool:
     """Answers one request; whether another may follow."""
     line = file.readline().split()
     if len(line) < 2:
@@ -105,7 +110,7 @@ def request(conn: socket.socket, file) -> bool:
     ):
         return reply(conn, 401, {"detail": "token missing or wrong"}, close)
     if path == b"/ws" and headers.get(b"upgrade", b"").lower() == b"websocket":
-        digest = binascii.b2a_base64(_sha1.sha1(headers[b"sec-websocket-key"] + GUID).digest()).strip()
+        digest = binascii.b2a_base64(sha1(headers[b"sec-websocket-key"] + GUID).digest()).strip()
         conn.sendall(
             b"HTTP/1.1 101 Switching Protocols\r\nUpgrade: websocket\r\nConnection: Upgrade\r\n"
             b"Sec-WebSocket-Accept: " + digest + b"\r\n\r\n"
@@ -141,8 +146,8 @@ def frame(opcode: int, data: bytes) -> bytes:
     return bytes((0x80 | opcode, 127)) + size.to_bytes(8, "big") + data
 
 
-def exactly(file, size: int) -> bytes:
-    data = file.read(size)
+def exactly(file: BinaryIO, size: int) -> bytes:
+    data: bytes = file.read(size)
     if len(data) < size:
         raise ValueError("cut")
     return data
@@ -153,7 +158,7 @@ def unmask(data: bytes, key: bytes) -> bytes:
     return (int.from_bytes(data, "little") ^ int.from_bytes(keys, "little")).to_bytes(len(data), "little")
 
 
-def websocket(conn: socket.socket, file) -> None:
+def websocket(conn: socket.socket, file: BinaryIO) -> None:
     session, message = Session(), b""
     while True:
         first, second = exactly(file, 2)
@@ -189,7 +194,8 @@ def main() -> None:
     listener.setsockopt(socket.SOL_SOCKET, socket.SO_REUSEADDR, 1)
     listener.bind(("0.0.0.0", port))
     listener.listen(128)
-    print("light server listening", flush=True)
+    sys.stdout.write("light server listening\n")
+    sys.stdout.flush()
     if "after_s" in DIE:
         timer = threading.Timer(float(DIE["after_s"]), end)
         timer.daemon = True

@@ -5,6 +5,7 @@ from __future__ import annotations
 import asyncio
 import contextlib
 import contextvars
+import os
 import shutil
 import subprocess
 import tempfile
@@ -19,13 +20,14 @@ from openenv_sandbox.testing.faults import FakeApiError, Faults, Rule
 from . import _build, _images, _ns, _registry, _rootfs, _tls
 from ._box import Box
 from ._clock import Clock
-from ._images import EmuImage
 
 if TYPE_CHECKING:
     import ssl
     from collections.abc import AsyncIterator, Awaitable, Callable, Coroutine, Mapping, Sequence
 
     from typing_extensions import Self
+
+    from ._images import EmuImage
 
 T = TypeVar("T")
 Ending = Literal["delete", "stop", "pause"]
@@ -90,8 +92,6 @@ class Engine:
     # ---------------------------------------------------------------------------------------------- its own life
 
     def __enter__(self) -> Self:
-        import os
-
         self.tmp = Path(tempfile.mkdtemp(prefix="openenv-engine-"))
         self.tmp.chmod(0o755)
         self.stage = self.tmp / "stage"
@@ -122,8 +122,6 @@ class Engine:
         self.keep(self.clock.run())
 
     def __exit__(self, *_: object) -> None:
-        import os
-
         self.faults.clear()
         try:
             self.call(self._close(), timeout=60)
@@ -172,7 +170,7 @@ class Engine:
         return task
 
     def tls(self, *names: str) -> tuple[ssl.SSLContext, Path]:
-        """A server context and the path of the certificate to trust: 127.0.0.1, localhost, *.localhost and ``names``."""
+        """A server context and the certificate to trust: for 127.0.0.1, localhost, *.localhost and ``names``."""
         return _tls.make(self.tmp, names)
 
     # ----------------------------------------------------------------------------------------------------- boxes

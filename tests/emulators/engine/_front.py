@@ -232,11 +232,11 @@ class Front:
         try:
             if route is None:
                 up_reader, up_writer = await asyncio.open_unix_connection(self._path, limit=1 << 20)
-                up_writer.write(head.encode(**{_MARK: str(mark)}, **close))
+                up_writer.write(head.encode(add={_MARK: str(mark), **close}))
             else:
                 self._routes[mark] = route.box
                 up_reader, up_writer = await route.box.connect(route.port)
-                up_writer.write(head.encode(target=route.path, drop=route.strip, **route.add, **close))
+                up_writer.write(head.encode(target=route.path, drop=route.strip, add={**route.add, **close}))
         except (OSError, BoxGone) as error:
             if route is None:
                 raise

@@ -4,7 +4,11 @@ from __future__ import annotations
 
 import asyncio
 from dataclasses import dataclass, field
+from typing import TYPE_CHECKING
 from urllib.parse import parse_qsl, urlsplit
+
+if TYPE_CHECKING:
+    from collections.abc import Mapping
 
 LIMIT = 64 << 10
 
@@ -53,10 +57,12 @@ class RequestHead:
         """Whether it wants to become a WebSocket."""
         return self.get("upgrade").lower() == "websocket"
 
-    def encode(self, *, target: str | None = None, drop: frozenset[str] = frozenset(), **add: str) -> bytes:
-        """As bytes; without the headers in ``drop``, with ``add`` (underscores are dashes)."""
+    def encode(
+        self, *, target: str | None = None, drop: frozenset[str] = frozenset(), add: Mapping[str, str] | None = None
+    ) -> bytes:
+        """As bytes; without the headers in ``drop``, with those in ``add`` (names in lower case)."""
         lines = [f"{self.method} {target or self.target} HTTP/1.1"]
-        extra = {name.replace("_", "-"): value for name, value in add.items()}
+        extra = dict(add or {})
         gone = drop | set(extra)
         lines += [f"{name}: {value}" for name, value in self.headers if name not in gone]
         lines += [f"{name}: {value}" for name, value in extra.items()]

@@ -1,7 +1,7 @@
 """Linux namespaces by system call, each entered by one short-lived thread.
 
 A thread may leave the process's namespaces alone (``unshare(CLONE_FS)`` first), and what it forks is born where the
-thread is. So neither a helper program per command nor a daemon per sandbox is needed. Such a thread is never used again.
+thread is. So no helper program is needed, neither per command nor per sandbox. Such a thread is never used again.
 """
 
 from __future__ import annotations

@@ -12,6 +12,10 @@ if TYPE_CHECKING:
     from collections.abc import Sequence
     from pathlib import Path
 
+COMMAND = (
+    *("openssl", "req", "-x509", "-newkey", "ec", "-pkeyopt", "ec_paramgen_curve:prime256v1", "-nodes"),
+    *("-days", "2", "-subj", "/CN=openenv emulator", "-addext", "keyUsage=critical,digitalSignature,keyCertSign"),
+)
 _lock = threading.Lock()
 
 
@@ -24,12 +28,7 @@ def make(folder: Path, names: Sequence[str] = ()) -> tuple[ssl.SSLContext, Path]
         if not cert.exists():
             alternatives = ",".join(["IP:127.0.0.1", *(f"DNS:{name}" for name in every)])
             subprocess.run(
-                ["openssl", "req", "-x509", "-newkey", "ec", "-pkeyopt", "ec_paramgen_curve:prime256v1", "-nodes"]
-                + ["-days", "2", "-subj", "/CN=openenv emulator", "-addext", f"subjectAltName={alternatives}"]
-                + ["-addext", "keyUsage=critical,digitalSignature,keyCertSign"]
-                + ["-keyout", str(key), "-out", str(cert)],
-                check=True,
-                capture_output=True,
+                [*COMMAND, "-addext", f"subjectAltName={alternatives}", "-keyout", key, "-out", cert], check=True
             )
     context = ssl.SSLContext(ssl.PROTOCOL_TLS_SERVER)
     context.load_cert_chain(cert, key)
