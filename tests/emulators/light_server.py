@@ -64,6 +64,8 @@ class Session:
 
     def step(self, data: dict[str, Any]) -> dict[str, Any]:
         self.state["step_count"] += 1
+        if "sleep" in data:  # a step that takes its time
+            threading.Event().wait(float(data["sleep"]))
         return observation({"echo": data, "step": self.state["step_count"]}, 1.0)
 
     def answer(self, message: dict[str, Any]) -> dict[str, Any] | None:
