@@ -219,5 +219,22 @@ exit 0
 )
 """Arguments: the cookie in two halves, a signal."""
 
+AS_USER = r"""
+u=${1%%:*} g=${1#"${1%%:*}"}
+g=${g#:}
+shift
+[ "$u" != "$(id -u)" ] && [ "$u" != "$(id -un 2>/dev/null)" ] || exec "$@"
+case $u in [a-z_]*) case $u in *[!a-zA-Z0-9_-]*) ;; *) eval "HOME=~$u"; export HOME ;; esac ;; esac
+if s=$(command -v setpriv); then
+  [ -z "$g" ] || exec "$s" --reuid "$u" --regid "$g" --clear-groups "$@"
+  g=$(id -g "$u" 2>/dev/null) && exec "$s" --reuid "$u" --regid "$g" --init-groups "$@"
+  exec "$s" --reuid "$u" --regid "$u" --clear-groups "$@"
+fi
+[ "$g" ] || { n=$(id -un "$u" 2>/dev/null) && exec su -s /bin/sh -c 'exec "$@"' -- "$n" sh "$@"; }
+echo "cannot run as user $u: the image has no setpriv, and su does not know it" >&2
+exit 126
+"""
+"""Arguments: ``name``, ``uid`` or ``uid:gid``, and the command that becomes this process under that user."""
+
 FROM_FILES = 'f=$1; shift; { cat $f; rm -f $f; } | /bin/sh -c "$@"'
 """Arguments: files (names without blanks) whose contents are the input, then those of another script and itself."""

@@ -2,15 +2,18 @@
 
 from __future__ import annotations
 
+from functools import partial
 from typing import TYPE_CHECKING, Any
 
 from openenv_sandbox import redact, registry
 from openenv_sandbox.errors import CapabilityError, ConfigError
 from openenv_sandbox.events import Event, Reporter
+from openenv_sandbox.exec_server import ExecServer, found
 from openenv_sandbox.journal import open_journal
 from openenv_sandbox.keepalive import CLOCK, lease_s
 from openenv_sandbox.lifecycle import daemon_call, finish
 from openenv_sandbox.owner import Ownership, quietly
+from openenv_sandbox.process import Process
 from openenv_sandbox.request import choose
 from openenv_sandbox.starting import TOKEN, CreatedServer
 
@@ -80,7 +83,13 @@ async def _attach(
     hidden = [*spec.plain_secrets().values(), *([token] if token else [])]
     redact.register(*hidden)
     owner = Ownership(sandbox, lease, journal, spec, reporter, owned=owned, forget=lambda: redact.forget(*hidden))
-    owner.server = CreatedServer(sandbox)
+    face = partial(RunningSandbox, sandbox, provider=provider, spec=spec, owner=owner)
+    server = await found(face()) if caps.start == "exec" and caps.exec is not None else None
+    if server is not None:
+        face = partial(face, image=server[1])
+        owner.server = ExecServer(face(), process=Process(face(), server[0].id))
+    else:
+        owner.server = CreatedServer(sandbox)
     reporter.emit("created", "attached")
     if owned:
         try:
@@ -88,7 +97,7 @@ async def _attach(
         except BaseException:
             await finish(quietly(owner.detach()), timeout=spec.timeouts.cleanup)
             raise
-    running = RunningSandbox(sandbox, provider=provider, spec=spec, owner=owner, token=token)
+    running = face(token=token)
     owner.count_use(running, "_run")
     return running
 

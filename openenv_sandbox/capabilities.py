@@ -14,8 +14,11 @@ Exposure = Literal["private", "public"]
 IsolationWish = Literal["none", "process", "container", "gvisor", "vm"]
 Isolation = Literal["unknown", "none", "process", "container", "gvisor", "vm"]
 Protocol = Literal["http", "tcp"]
+ImagePart = Literal["env", "user", "workdir"]
 
 ISOLATION_ORDER: tuple[Isolation, ...] = ("none", "process", "container", "gvisor", "vm")
+
+IMAGE_PARTS: frozenset[ImagePart] = frozenset({"env", "user", "workdir"})
 
 
 def isolation_satisfies(offered: Isolation, wanted: Isolation) -> bool:
@@ -90,6 +93,8 @@ class Capabilities:
         start: ``image``: runs the image's own command only; ``command``: takes at create the argv that replaces
             entrypoint and command; ``exec``: boots idle and core starts the server.
         runs_image: With ``start="command"``: without a command the image's own runs, with its ENV, USER and WORKDIR.
+        keeps: Which of the image's ENV, USER and WORKDIR the backend itself gives to what it starts and to commands;
+            core supplies the others. None: all of them, and with ``start="exec"`` none.
         exec: None when commands cannot be run at all.
         put: Small files can be written by a call of their own (needed where commands take no stdin).
         ports: ``any`` port at any time, only those declared ``at-create``, by a ``tunnel`` of ours, or ``none``.
@@ -121,6 +126,7 @@ class Capabilities:
     images: frozenset[ImageKind] = frozenset({"ref"})
     start: Literal["image", "command", "exec"] = "command"
     runs_image: bool = True
+    keeps: frozenset[ImagePart] | None = None
     exec: ExecCapabilities | None = field(default_factory=ExecCapabilities)
     put: bool = False
     ports: Literal["any", "at-create", "tunnel", "none"] = "at-create"
@@ -146,3 +152,10 @@ class Capabilities:
     ping: bool = True
     max_connection_s: float | None = None
     max_concurrency: int | None = None
+
+    @property
+    def image_parts(self) -> frozenset[ImagePart]:
+        """``keeps``, spelled out."""
+        if self.keeps is not None:
+            return self.keeps
+        return frozenset() if self.start == "exec" else IMAGE_PARTS

@@ -108,7 +108,7 @@ def parse(text: str, *, build_args: dict[str, str] | None = None) -> Dockerfile:
         elif not stages:
             if instruction.keyword != "ARG":
                 raise ImageError(f"Dockerfile line {instruction.line}: {instruction.keyword} before the first FROM")
-            args.update(_arg(instruction.args, args, given))
+            args.update(arg_values(instruction.args, args, given))
         else:
             current.append(instruction)
         if needs is None:
@@ -136,6 +136,15 @@ def config(
     for stage in reversed(chain):
         result = _apply(stage, result, dockerfile.args, build_args or {})
     return result
+
+
+def outside_base(dockerfile: Dockerfile) -> str | None:
+    """The image that the final stage stands on in the end; None for ``scratch`` or where a variable hides it."""
+    stage, seen = dockerfile.final, []
+    while (below := dockerfile.stage(stage.base)) is not None and below not in seen:
+        seen.append(below)
+        stage = below
+    return None if stage.base == "scratch" or "$" in stage.base or below is not None else stage.base
 
 
 def with_base(dockerfile: Dockerfile, base_image: str) -> str:
@@ -231,7 +240,7 @@ def _from(instruction: Instruction, args: dict[str, str]) -> Stage:
     return Stage(base, rest[2].lower() if len(rest) == 3 else "", instruction.line, flags)
 
 
-def _arg(text: str, known: dict[str, str], given: dict[str, str]) -> dict[str, str]:
+def arg_values(text: str, known: dict[str, str], given: dict[str, str]) -> dict[str, str]:
     found = {}
     for word in _words(text):
         name, equals, value = word.partition("=")
@@ -280,13 +289,13 @@ def _apply(stage: Stage, below: ImageConfig, global_args: dict[str, str], given:
         keyword, text = instruction.keyword, instruction.args
         scope = {"PATH": DEFAULT_PATH, **args, **env}
         if keyword == "ARG":
-            args.update(_arg(text, {**global_args, **args}, given))
+            args.update(arg_values(text, {**global_args, **args}, given))
         elif keyword == "ENV":
-            env.update(_env(text, scope))
+            env.update(env_pairs(text, scope))
         elif keyword == "USER":
             user = expand(text.strip(), scope)
         elif keyword == "WORKDIR":
-            workdir = posixpath.normpath(posixpath.join(workdir or "/", expand(_unquote(text), scope)))
+            workdir = posixpath.normpath(posixpath.join(workdir or "/", expand(unquote(text), scope)))
         elif keyword == "EXPOSE":
             ports += [port for port in _ports(expand(text, scope)) if port not in ports]
         elif keyword == "SHELL":
@@ -299,16 +308,16 @@ def _apply(stage: Stage, below: ImageConfig, global_args: dict[str, str], given:
     return ImageConfig(entrypoint, cmd, env, user or None, workdir, tuple(ports))
 
 
-def _env(text: str, scope: dict[str, str]) -> dict[str, str]:
+def env_pairs(text: str, scope: dict[str, str]) -> dict[str, str]:
     words = _words(text)
     if words and "=" not in words[0]:
         name, _, value = text.partition(" ")
-        return {name: expand(_unquote(value), scope)}
+        return {name: expand(unquote(value), scope)}
     pairs = (word.partition("=") for word in words)
     return {name: expand(value, scope) for name, _, value in pairs}
 
 
-def _unquote(text: str) -> str:
+def unquote(text: str) -> str:
     text = text.strip()
     return text[1:-1] if len(text) > 1 and text[0] == text[-1] and text[0] in "\"'" else text
 

@@ -12,11 +12,14 @@ Reading a folder touches files: call `parse` and `for_client` from a worker thre
 
 from __future__ import annotations
 
+import asyncio
 import difflib
 import inspect
+import logging
 import os
 import re
 import sys
+from dataclasses import replace
 from pathlib import Path
 from typing import TYPE_CHECKING
 
@@ -30,6 +33,7 @@ if TYPE_CHECKING:
 
 __all__ = ["Image", "ImageConfig", "Manifest", "for_client", "manifest", "parse", "resolve_config"]
 
+_log = logging.getLogger("openenv.launch")
 _HOST = r"(?:[A-Za-z0-9](?:[A-Za-z0-9.-]*[A-Za-z0-9])?(?::[0-9]+)?|\[[0-9a-fA-F:]+\](?::[0-9]+)?)"
 _PART = r"[a-z0-9]+(?:(?:\.|_{1,2}|-+)[a-z0-9]+)*"
 _REF = re.compile(rf"(?:{_HOST}/)?{_PART}(?:/{_PART})*(?::[A-Za-z0-9_][\w.-]{{0,127}})?(?:@sha256:[0-9a-f]{{64}})?\Z")
@@ -113,12 +117,13 @@ def for_client(cls: type) -> Image:
     raise ImageError(f"the package of {cls.__name__} ({cls.__module__}) has no openenv.yaml", hint=hint)
 
 
-async def resolve_config(image: Image, *, timeout: float = 20.0) -> ImageConfig | None:
+async def resolve_config(image: Image, *, timeout: float = 20.0, base: bool = False) -> ImageConfig | None:
     """How ``image`` wants to be started: what it carries, else the local daemon, else its registry.
 
     Args:
         image: As `parse` made it.
         timeout: For all look-ups together, in seconds.
+        base: For a folder, add what the image below its Dockerfile brings, where that can be found out.
 
     Returns:
         None for templates and snapshots: only the backend knows.
@@ -126,6 +131,8 @@ async def resolve_config(image: Image, *, timeout: float = 20.0) -> ImageConfig 
     Raises:
         ImageError: Nobody could be asked, or the folder says nothing; the hint names ``command=``.
     """
+    if base and image.dockerfile is not None:
+        image = replace(image, config=await _on_its_base(image, image.dockerfile, timeout))
     if image.config is not None and (image.config.argv or image.kind != "folder"):
         return image.config
     if image.kind in ("template", "snapshot"):
@@ -141,6 +148,28 @@ async def resolve_config(image: Image, *, timeout: float = 20.0) -> ImageConfig 
 
 
 # ----------------------------------------------------------------------------------------------------- folders
+
+
+async def _on_its_base(image: Image, path: str, timeout: float) -> ImageConfig | None:
+    from openenv_sandbox import _remote_config
+    from openenv_sandbox.build import configured_base
+
+    parsed = await asyncio.to_thread(read_dockerfile, Path(path))
+    below = dockerfile.outside_base(parsed)
+    if below is None:
+        return image.config
+    below = await asyncio.to_thread(configured_base) or below
+    try:
+        found = await _remote_config.resolve(below, timeout=timeout, hint="")
+    except ImageError as error:
+        _log.warning("%s: what its base brings is not known here: %s", image.name, error.message)
+        return image.config
+    config = dockerfile.config(parsed, base=found)
+    own = image.config
+    if own is not None and own.argv and not dockerfile.config(parsed).argv:
+        # openenv.yaml names the app: it is not the base's command that is meant.
+        config = replace(config, entrypoint=own.entrypoint, cmd=own.cmd)
+    return config
 
 
 def _folder(path: Path, source: str) -> Image:

@@ -21,12 +21,13 @@ if TYPE_CHECKING:
 
     from openenv_sandbox.client.base import EnvClient
     from openenv_sandbox.events import Reporter
+    from openenv_sandbox.exec_server import ExecServer
     from openenv_sandbox.journal import Journal
     from openenv_sandbox.provider import Exit, Sandbox, SandboxProvider, SandboxRef
     from openenv_sandbox.registry import Lease
     from openenv_sandbox.retry import Held
     from openenv_sandbox.spec import SandboxSpec
-    from openenv_sandbox.starting import CreatedServer, ExecServer
+    from openenv_sandbox.starting import CreatedServer
 
 DEATH_S = 2.0
 """How long a dead connection waits for the news that the server ended, in seconds."""

@@ -17,6 +17,7 @@ from openenv_sandbox.breaker import breaker
 from openenv_sandbox.creating import Creation, labels_for, note
 from openenv_sandbox.errors import OpenEnvError, SandboxError, SandboxGone, ServerExited
 from openenv_sandbox.events import Reporter
+from openenv_sandbox.exec_server import ExecServer
 from openenv_sandbox.journal import open_journal
 from openenv_sandbox.keepalive import CLOCK, lease_s
 from openenv_sandbox.lifecycle import finish, keep
@@ -24,7 +25,7 @@ from openenv_sandbox.owner import Ownership, quietly
 from openenv_sandbox.prepare import prepare
 from openenv_sandbox.ready import LOG_LINES, wait_ready
 from openenv_sandbox.request import Request, resolve
-from openenv_sandbox.starting import TOKEN, CreatedServer, ExecServer, command_for, config_for
+from openenv_sandbox.starting import TOKEN, CreatedServer, at_create, command_for, config_for, supplied
 
 if TYPE_CHECKING:
     from collections.abc import Awaitable, Callable
@@ -141,9 +142,11 @@ class _Launch:
         await journal.intent(key, provider.name, scope, clock.time() + settle, note_text, expires_at=expires_at)
         config = await config_for(spec, plan.image, prepared, caps, serve=self.serve)
         command = command_for(spec, config, caps)
-        self.creation.spec = full = full.model_copy(update={"command": None if caps.start == "exec" else command})
+        added = supplied(spec, config, caps)
+        self.creation.spec = full = at_create(full, added, command, config, caps)
         sandbox = await self._create(prepared, full)
-        return await self._start(plan, sandbox, journal, spec, caps, config, command, lease_s(timeouts, caps))
+        command = command or _argv(config)
+        return await self._start(sandbox, journal, spec, caps, added, command, lease_s(timeouts, caps))
 
     async def _create(self, prepared: Prepared, full: SandboxSpec) -> Sandbox:
         assert self.creation is not None
@@ -174,13 +177,12 @@ class _Launch:
 
     async def _start(
         self,
-        plan: Resolved,
         sandbox: Sandbox,
         journal: Journal,
         spec: SandboxSpec,
         caps: Capabilities,
-        config: ImageConfig | None,
-        command: tuple[str, ...] | None,
+        added: ImageConfig,
+        command: tuple[str, ...],
         lease: float,
     ) -> Started:
         from openenv_sandbox.running import RunningSandbox
@@ -200,16 +202,20 @@ class _Launch:
         )
         self.reporter.emit("created")
         owner.start_keep_alive(lease)
-        running = RunningSandbox(
-            sandbox, provider=self.lease.provider, spec=spec, owner=owner, hidden=hidden, token=self.token
+        face = partial(
+            RunningSandbox, sandbox, provider=self.lease.provider, spec=spec, owner=owner, hidden=hidden, image=added
         )
+        running = face(token=self.token)
         owner.count_use(running, "_run")
         logs: Callable[[], Awaitable[bytes]] | None
         self.reporter.emit("starting")
-        if caps.start == "exec" and command is not None:
-            # Looking after the server is no use of the sandbox, so it has a face of its own.
-            own = RunningSandbox(sandbox, provider=self.lease.provider, spec=spec, owner=owner, hidden=hidden)
-            owner.server = server = ExecServer(sandbox, caps, self._with_token(spec), command, config, own)
+        if caps.start == "exec" and command:
+            full = self._with_token(spec)
+            env = {**added.env, **full.env, **full.plain_secrets()}
+            server = ExecServer(
+                face(), command, env=env, cwd=spec.workdir or added.workdir, user=spec.user or added.user
+            )
+            owner.server = server
             await server.start()
             logs = server.logs
         else:
@@ -217,7 +223,7 @@ class _Launch:
             logs = partial(sandbox.logs, tail=LOG_LINES) if caps.logs else None
         started = Started(running, owner, self.token)
         if self.serve:
-            started.endpoint = self.endpoint = await self._ready(running, owner, spec, command or _argv(config), logs)
+            started.endpoint = self.endpoint = await self._ready(running, owner, spec, command, logs)
             owner.watch()
         return started
 

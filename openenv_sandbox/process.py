@@ -94,6 +94,18 @@ done
 """
 )
 
+_SPOKE = (
+    _FIND
+    + r"""
+[ -d "$d" ] || exit 12
+e=0
+while [ ! -s "$d/out" ] && [ ! -s "$d/err" ] && [ ! -f "$d/code" ]; do
+  [ "$e" -lt "$2" ] || exit 10
+  e=$((e + 1)); sleep 0.1 2>/dev/null || { sleep 1; e=$((e + 9)); }
+done
+"""
+)
+
 _LOGS = (
     _FIND + '[ -d "$d" ] || exit 12\ncat "$d/$2.old" "$d/$2" 2>/dev/null | if [ "$3" ]; then tail -c "$3"; else cat; fi'
 )
@@ -189,6 +201,12 @@ class Process:
                 outcome="unknown",
             )
         return int(text)
+
+    async def spoke(self) -> None:
+        """Return when it has written something, or has ended."""
+        window = str(int(min(WAIT_S, self._runner._longest_wait()) * 10))
+        while (await self._run(_SPOKE, window)).exit_code == 10:
+            pass
 
     async def kill(self, signal: Literal["TERM", "KILL", "HUP"] = "KILL") -> None:
         """Send ``signal`` to the process and everything it started. Like every detached process it ignores SIGINT."""

@@ -14,7 +14,8 @@ from openenv_sandbox._exec_limits import UNSET, Unset, current, exec_limits
 from openenv_sandbox.errors import CapabilityError, ExecError
 from openenv_sandbox.process import Process, run_detached
 from openenv_sandbox.process import spawn as _spawn
-from openenv_sandbox.shell import MAX_OUTPUT, Command, ExecResult, ShellState, run, signal_marked
+from openenv_sandbox.provider import ImageConfig
+from openenv_sandbox.shell import MAX_OUTPUT, Command, ExecResult, ShellState, run, signal_marked, with_defaults, words
 
 if TYPE_CHECKING:
     from collections.abc import AsyncIterator, Awaitable, Callable, Mapping, Sequence
@@ -26,6 +27,7 @@ if TYPE_CHECKING:
     from openenv_sandbox.capabilities import ExecCapabilities
     from openenv_sandbox.client.base import EnvClient
     from openenv_sandbox.errors import OpenEnvError
+    from openenv_sandbox.exec_server import ExecServer
     from openenv_sandbox.provider import (
         Endpoint,
         Exit,
@@ -37,7 +39,7 @@ if TYPE_CHECKING:
         SandboxRef,
     )
     from openenv_sandbox.spec import SandboxSpec
-    from openenv_sandbox.starting import CreatedServer, ExecServer
+    from openenv_sandbox.starting import CreatedServer
 
 ClientT = TypeVar("ClientT", bound="EnvClient[Any, Any, Any]")
 
@@ -78,6 +80,7 @@ class RunningSandbox(_files.FileMethods):
         owner: Who deletes it.
         hidden: Secrets beside those of ``spec``: the server's token.
         token: What the server wants to see; None when it is not known here.
+        image: Environment, user and folder of the image as far as the backend drops them; commands get them here.
     """
 
     def __init__(
@@ -89,7 +92,9 @@ class RunningSandbox(_files.FileMethods):
         owner: Owner,
         hidden: Sequence[str] = (),
         token: str | None = None,
+        image: ImageConfig | None = None,
     ) -> None:
+        self._image = image or ImageConfig()
         self._sandbox, self._provider, self._spec, self._owner = sandbox, provider, spec, owner
         self._token = token
         self._hidden = {*hidden, *spec.plain_secrets().values(), *([token] if token else [])}
@@ -161,7 +166,7 @@ class RunningSandbox(_files.FileMethods):
         if timeout is not None and not timeout > 0:
             raise ExecError(f"timeout must be positive, not {timeout:g}", ref=self.ref)
         command = Command(
-            _argv(cmd, self.ref),
+            words(cmd, self.ref),
             stdin=stdin.encode("utf-8", "surrogateescape") if isinstance(stdin, str) else stdin,
             env=dict(env or {}),
             cwd=cwd,
@@ -203,7 +208,7 @@ class RunningSandbox(_files.FileMethods):
             ExecError: It cannot be started.
             CapabilityError: The sandbox has no shell.
         """
-        return await _spawn(self, _argv(cmd, self.ref), stdin=stdin, env=env, cwd=cwd, user=user)
+        return await _spawn(self, words(cmd, self.ref), stdin=stdin, env=env, cwd=cwd, user=user)
 
     def process(self, id: str) -> Process:
         """A handle on a process that `spawn` started earlier or elsewhere."""
@@ -227,6 +232,7 @@ class RunningSandbox(_files.FileMethods):
     async def _run(self, command: Command, kept: int, redact: bool, sink: OutputSink | None) -> ExecResult:
         if self._turn is None:
             self._turn = asyncio.Semaphore(MAX_COMMANDS)
+        command = with_defaults(command, self._image)
         async with self._turn:
             return await run(
                 self._sandbox,
@@ -389,12 +395,3 @@ class RunningSandbox(_files.FileMethods):
         from openenv_sandbox import trees
 
         await trees.download(self, remote, local, **limits)
-
-
-def _argv(cmd: str | Sequence[str], ref: SandboxRef) -> list[str]:
-    words = ["/bin/sh", "-c", cmd] if isinstance(cmd, str) else [str(word) for word in cmd]
-    if not words or not words[0]:
-        raise ExecError("an empty command runs nothing", ref=ref)
-    if any("\0" in word for word in words):
-        raise ExecError("a command cannot contain NUL characters", ref=ref)
-    return words

@@ -36,9 +36,33 @@ if TYPE_CHECKING:
     from collections.abc import Mapping, Sequence
 
     from openenv_sandbox.capabilities import ExecCapabilities
-    from openenv_sandbox.provider import OutputSink, Sandbox
+    from openenv_sandbox.provider import ImageConfig, OutputSink, Sandbox, SandboxRef
 
 __all__ = ["MAX_OUTPUT", "SH", "Command", "ExecResult", "ShellState", "quote", "run", "signal_marked"]
+
+
+def words(cmd: str | Sequence[str], ref: SandboxRef) -> list[str]:
+    """The argv of a command as users write it.
+
+    Raises:
+        ExecError: It is none.
+    """
+    argv = [SH, "-c", cmd] if isinstance(cmd, str) else [str(word) for word in cmd]
+    if not argv or not argv[0]:
+        raise ExecError("an empty command runs nothing", ref=ref)
+    if any("\0" in word for word in argv):
+        raise ExecError("a command cannot contain NUL characters", ref=ref)
+    return argv
+
+
+def with_defaults(command: Command, image: ImageConfig) -> Command:
+    """``command`` as it runs in a container of ``image``, where it does not say otherwise."""
+    return replace(
+        command,
+        env={**image.env, **command.env},
+        cwd=command.cwd or image.workdir,
+        user=command.user or image.user,
+    )
 
 
 async def run(

@@ -14,6 +14,7 @@ from openenv_sandbox.errors import ConnectError, EndpointError, OpenEnvError
 from openenv_sandbox.provider import ImageConfig, Prepared, Sandbox, SandboxProvider
 from openenv_sandbox.running import RunningSandbox
 from openenv_sandbox.spec import SandboxSpec
+from openenv_sandbox.starting import at_create, command_for, supplied
 
 if TYPE_CHECKING:
     from collections.abc import AsyncIterator, Callable, Mapping
@@ -173,9 +174,9 @@ class Bench:
         labels = {**self.labels(key), **fields.pop("labels", {})}
         spec = self.case.make_spec(**fields)
         prepared = await self.prepare()
-        if spec.command is None and self.caps.start == "command" and not self.caps.runs_image and prepared.image:
-            spec = spec.model_copy(update={"command": prepared.image.argv})
+        command = command_for(spec, prepared.image, self.caps)
         spec = spec.model_copy(update={"labels": {**spec.labels, **labels}})
+        spec = at_create(spec, supplied(spec, prepared.image, self.caps), command, prepared.image, self.caps)
         return await self.provider.create(prepared, spec, key=key)
 
     async def run(self, **fields: Any) -> RunningSandbox:
@@ -199,7 +200,9 @@ class Bench:
         if self.caps.start == "exec":
             prepared = await self.prepare()
             argv = running.spec.command or (prepared.image.argv if prepared.image else ())
-            await running.spawn(argv, env={**running.spec.env, **running.spec.plain_secrets()})
+            image = supplied(running.spec, prepared.image, self.caps)
+            env = {**image.env, **running.spec.env, **running.spec.plain_secrets()}
+            await running.spawn(argv, env=env, cwd=image.workdir, user=image.user)
         async with asyncio.timeout(HANG_S) if hasattr(asyncio, "timeout") else contextlib.AsyncExitStack():
             while True:
                 endpoint = await self._endpoint(running)

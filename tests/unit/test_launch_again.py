@@ -6,7 +6,7 @@ from typing import TYPE_CHECKING, Any
 
 import pytest
 
-from openenv_sandbox import attach, launch, redact, registry, sandbox, starting
+from openenv_sandbox import attach, exec_server, launch, redact, registry, sandbox
 from openenv_sandbox.journal import Journal
 from openenv_sandbox.keepalive import CLOCK, LEASE_S
 from openenv_sandbox.testing.fake import FakeClock, FakeCloud
@@ -33,7 +33,7 @@ async def test_the_second_try_has_its_own_lease_and_masks_its_secrets(monkeypatc
     Scenario: E11
     Mutation: pipeline._Launch._stages tries again with the lease that undoing released
     """
-    monkeypatch.setattr(starting, "FIRST_EXEC_S", 0.2)
+    monkeypatch.setattr(exec_server, "FIRST_EXEC_S", 0.2)
     with FakeCloud() as cloud:
         once = cloud.faults.add("exec", hang=True)
         provider = cloud.provider(start="exec")

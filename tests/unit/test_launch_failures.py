@@ -190,9 +190,9 @@ async def test_the_first_command_hangs(cloud: FakeCloud) -> None:
     Scenario: E11
     Mutation: pipeline._Launch._stages does not try again, or tries for ever
     """
-    from openenv_sandbox import starting
+    from openenv_sandbox import exec_server
 
-    old, starting.FIRST_EXEC_S = starting.FIRST_EXEC_S, 0.2
+    old, exec_server.FIRST_EXEC_S = exec_server.FIRST_EXEC_S, 0.2
     try:
         once = cloud.faults.add("exec", hang=True)
         provider = cloud.provider(start="exec")
@@ -207,7 +207,7 @@ async def test_the_first_command_hangs(cloud: FakeCloud) -> None:
         always.release()
         await nothing_left(cloud)
     finally:
-        starting.FIRST_EXEC_S = old
+        exec_server.FIRST_EXEC_S = old
 
 
 async def test_what_keeps_dying_opens_the_breaker(cloud: FakeCloud) -> None:
