@@ -7,6 +7,7 @@ import contextlib
 import inspect
 import json
 import socket
+import uuid
 from abc import ABC, abstractmethod
 from collections import Counter
 from dataclasses import dataclass, field
@@ -126,7 +127,7 @@ class Front:
             self._open[mark].transport.abort()
 
     async def _start(self) -> None:
-        self._path = str(self.engine.tmp / f"front-{id(self):x}.sock")
+        self._path = str(self.engine.tmp / f"front-{uuid.uuid4().hex[:12]}.sock")
         if self.face.app is not None:
             await self._serve_app()
         self._server = await asyncio.start_server(
