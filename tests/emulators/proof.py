@@ -30,7 +30,8 @@ A backend's test module, ``tests/emulators/test_NAME.py``, holds one class:
 The face calls ``await engine.hook(op, "before" | "after", **args)`` once each for: ``create``, ``delete``, ``info``
 (one sandbox looked up), ``find`` (a listing filtered by our key, label ``oe-key``), ``list`` (any other), ``exec``.
 Where the vendor's refusal at ``engine.quota`` is a wait rather than an end, the provider raises `RateLimited` for it.
-The engine's box ids are the ids in the provider's refs. A long step is the light server's action ``{"sleep": SECONDS}``.
+The engine's box ids are the ids in the provider's refs. A long step is
+the light server's action ``{"sleep": SECONDS}``.
 
 What is checked around every test, the contract suite's included: no blocking call on the loop (`proof_guard`), every
 fault was hit, no sandbox is left. ``tests/expected.toml`` says what the SDK can do; ``test_mutant`` (full) breaks the
@@ -87,7 +88,7 @@ class EmulatorProof(LaunchProof, FaultProof, ManyProof, SdkProof, ProviderContra
     @pytest.fixture
     def stage(self, around: Stage, request: pytest.FixtureRequest) -> Stage:
         """The proof's view."""
-        for name in (request.node.name, getattr(request.node, "originalname", None)):
+        for name in (request.node.name, request.node.name.partition("[")[0]):
             if name in around.emulated.skip:
                 pytest.skip(f"declined: {around.emulated.skip[name]}")
         return around

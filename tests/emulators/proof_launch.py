@@ -54,7 +54,7 @@ class LaunchProof:
             assert created.hits == 0
             return
         async with stage.launch(exposure="private") as env:
-            endpoint = await env.sandbox.endpoint()
+            endpoint = await stage.way(env)
             assert not endpoint.public
             assert await status_of(endpoint, {}, "/state") in REFUSALS
             assert await status_of(endpoint, endpoint.headers, "/health") == 200
@@ -66,7 +66,7 @@ class LaunchProof:
         Mutation: the endpoint's token is not sent, or a refused upgrade is waited for as if the server were slow
         """
         async with stage.launch() as env:
-            endpoint = await env.sandbox.endpoint()
+            endpoint = await stage.way(env)
             own = env._token
             assert own, "our own token guards the server as well"
             with pytest.raises(ConnectError, match=r"401|403|token|auth"):

@@ -34,8 +34,8 @@ ORDERS: dict[str, tuple[str, ...]] = {
     "findable": ("none", "id", "name", "label"),
     "isolation": ("unknown", *ISOLATION_ORDER),
 }
-# What is no ability: bounds, prices, times, and how core has to begin.
-NO_ABILITY = {"max_lifetime_s", "create_settle_s", "max_connection_s", "max_concurrency", "sizes"}
+# What is no ability: bounds, times, and what core supplies anyway.
+NO_ABILITY = {"keeps", "max_lifetime_s", "create_settle_s", "max_connection_s", "max_concurrency", "sizes"}
 SECRET = ("KEY", "TOKEN", "SECRET", "PASSWORD")
 
 

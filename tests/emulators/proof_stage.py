@@ -156,6 +156,11 @@ class Stage:
         """Every sandbox that exists."""
         return list(self.engine.boxes.values())
 
+    async def way(self, env: Any) -> Endpoint:
+        """The vendor's own way to the server of ``env``, without the token of ours that core adds."""
+        way: Endpoint = await env.sandbox._sandbox.endpoint(8000)
+        return way
+
     def upgrades(self) -> dict[tuple[str, int, str], int]:
         """WebSocket upgrades that passed the emulator's port proxy so far: (sandbox, port, token) to their number."""
         return dict(self.emulated.face.upgrades)
