@@ -195,38 +195,39 @@ class Box:
         self._must_run()
         return os.dup(self._pidfd)
 
-    async def _inside(self, call: Callable[..., T], *args: Any) -> T:
+    async def visit(self, call: Callable[..., T], *args: Any) -> T:
+        """Call a blocking function in a thread that sees the box's files."""
         return await daemon_call(_visit, self._handle(), call, args)
 
     async def read(self, path: str) -> bytes:
         """The bytes of a file."""
-        return await self._inside(_files.read, path)
+        return await self.visit(_files.read, path)
 
     async def write(
         self, path: str, data: bytes, user: str | None = None, mode: int | None = None, *, parents: bool = True
     ) -> None:
         """Write a file; missing folders are made unless ``parents`` is False."""
-        await self._inside(_files.write, path, data, user, mode, parents)
+        await self.visit(_files.write, path, data, user, mode, parents)
 
     async def listdir(self, path: str) -> list[_files.Entry]:
         """What lies in a folder, by name."""
-        return await self._inside(_files.listdir, path)
+        return await self.visit(_files.listdir, path)
 
     async def stat(self, path: str) -> _files.Entry:
         """What a path is; raises FileNotFoundError."""
-        return await self._inside(_files.stat, path)
+        return await self.visit(_files.stat, path)
 
     async def remove(self, path: str, *, recursive: bool = False) -> None:
         """Remove a file, an empty folder, or with ``recursive`` any folder."""
-        await self._inside(_files.remove, path, recursive)
+        await self.visit(_files.remove, path, recursive)
 
     async def mkdir(self, path: str, user: str | None = None, mode: int = 0o755) -> None:
         """Make a folder and what is missing above it."""
-        await self._inside(_files.mkdir, path, user, mode)
+        await self.visit(_files.mkdir, path, user, mode)
 
     async def move(self, source: str, target: str) -> None:
         """Rename."""
-        await self._inside(_files.move, source, target)
+        await self.visit(_files.move, source, target)
 
     # --------------------------------------------------------------------------------------------------- states
 

@@ -331,13 +331,28 @@ class Engine:
         *,
         log: Callable[[str], Awaitable[None] | None],
         ref: str | None = None,
+        build_args: dict[str, str] | None = None,
     ) -> EmuImage:
-        """Build an image; each RUN really runs, in a box.
+        """Build an image; each RUN really runs, in a box that counts for nobody.
+
+        Args:
+            dockerfile: FROM an image of this engine, or of python, debian, ubuntu, for which the host's root stands.
+            context: The folder that COPY takes from.
+            log: Gets each line; may be a coroutine function.
+            ref: The name of the result; the registry serves it if that lies under `registry`.
+            build_args: As ``--build-arg``.
 
         Raises:
             BuildFailed: With what was said.
         """
-        return await _build.build(self, dockerfile, context, log=log, ref=ref)
+        return await _build.build(self, dockerfile, context, log=log, ref=ref, build_args=build_args)
+
+    async def spare(self, image: EmuImage, id: str) -> Box:
+        """An idle box outside `boxes` and quota; whoever asks stops it."""
+        box = Box(self, id, image, {}, {})
+        async with self._starts:
+            await box.start(str(self.stage), image.layer, self.paths)
+        return box
 
     async def hook(self, op: str, when: Literal["before", "after"] = "before", **args: Any) -> Hooked:
         """Apply the fault rules to one call of the vendor's API.
