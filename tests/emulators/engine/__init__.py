@@ -15,9 +15,10 @@ loop is exempt from the guard against blocking calls, and blocks no test's loop.
 from ._box import Box, BoxGone, Log
 from ._build import BuildFailed
 from ._clock import Clock
-from ._engine import Engine, Hooked, QuotaReached, drop
+from ._engine import Engine, QuotaReached
 from ._files import Entry
 from ._front import Face, Front, PortRoute, Refusal
+from ._hooks import Hooked, cut, drop
 from ._http import BadRequest, RequestHead
 from ._images import EmuImage
 from ._ns import needs_root
@@ -44,6 +45,7 @@ __all__ = [
     "QuotaReached",
     "Refusal",
     "RequestHead",
+    "cut",
     "drop",
     "needs_root",
 ]

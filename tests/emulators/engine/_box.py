@@ -149,9 +149,10 @@ class Box:
             OSError: No such program or folder; ``filename`` says which.
             NoSuchUser: No such user.
         """
-        process, pid = await daemon_call(
-            _proc.spawn, self._handle(), self.engine.proc_fd, argv, env or {}, cwd, user, stdin
-        )
+        return await self.engine.whole(self._exec(self._handle(), argv, env or {}, cwd, user, stdin))
+
+    async def _exec(self, handle: int, argv: Sequence[str], *how: Any) -> Proc:
+        process, pid = await daemon_call(_proc.spawn, handle, self.engine.proc_fd, argv, *how)
         proc = _proc.Proc(process, pid, self.init_pid)
         await proc.attach()
         return proc

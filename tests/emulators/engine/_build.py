@@ -81,7 +81,7 @@ async def build(
     try:
         for stage in job.file.stages:
             configs.append(await _stage(job, stage, configs))
-        layer = (await engine.snapshot(job.boxes[-1], ref)).layer
+        layer = await engine.layer_of(job.boxes[-1])
     finally:
         for box in job.boxes:
             await box.stop()
@@ -95,7 +95,7 @@ async def _stage(job: _Build, stage: files.Stage, before: Sequence[EmuImage]) ->
     await job.log(f"FROM {stage.base}")
     if stage.base.lower() in names:
         number = names.index(stage.base.lower())
-        below = before[number].but(layer=(await job.engine.snapshot(job.boxes[number], "stage")).layer)
+        below = before[number].but(layer=await job.engine.layer_of(job.boxes[number]))
     else:
         below = _base(job, stage.base)
     box = await job.engine.spare(below, f"build-{len(before)}")

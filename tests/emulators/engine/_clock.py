@@ -24,6 +24,7 @@ class Clock:
         self._engine = engine
         self._offset = 0.0
         self._lock = threading.Lock()
+        self._ticking = asyncio.Lock()
         self._timers: list[tuple[float, Callable[[], Awaitable[object] | None]]] = []
 
     def now(self) -> float:
@@ -45,7 +46,11 @@ class Clock:
         self._timers.append((when, call))
 
     async def tick(self) -> None:
-        """Fire what is due."""
+        """Fire what is due; returns when it has run, also what another call has begun."""
+        async with self._ticking:
+            await self._fire()
+
+    async def _fire(self) -> None:
         now = self.now()
         due = [call for when, call in self._timers if when <= now]
         self._timers = [timer for timer in self._timers if timer[0] > now]

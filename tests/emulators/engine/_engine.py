@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import asyncio
 import contextlib
-import contextvars
 import os
 import shutil
 import subprocess
@@ -15,9 +14,9 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Any, Literal, TypeVar
 
 from openenv_sandbox.lifecycle import daemon_call
-from openenv_sandbox.testing.faults import FakeApiError, Faults, Rule
+from openenv_sandbox.testing.faults import Faults
 
-from . import _build, _images, _ns, _registry, _rootfs, _tls
+from . import _build, _hooks, _images, _ns, _registry, _rootfs, _tls
 from ._box import Box
 from ._clock import Clock
 
@@ -27,6 +26,7 @@ if TYPE_CHECKING:
 
     from typing_extensions import Self
 
+    from ._hooks import Hooked
     from ._images import EmuImage
 
 T = TypeVar("T")
@@ -35,30 +35,9 @@ Ending = Literal["delete", "stop", "pause"]
 STARTS = 16
 """Boxes made at the same time; more wait their turn."""
 
-_hooks: contextvars.ContextVar[dict[str, Hooked]] = contextvars.ContextVar("hooks")
-drop: contextvars.ContextVar[Callable[[], None] | None] = contextvars.ContextVar("drop", default=None)
-"""Cuts the connection of the request being served. `Front` sets it; a face with a server of its own does too."""
-
 
 class QuotaReached(Exception):
     """One box more than `Engine.quota`."""
-
-
-class Hooked:
-    """What the fault rules say of one call.
-
-    Attributes:
-        rules: Those that apply.
-        late: Seconds for which look-ups do not show what is created (`Engine.create` heeds it by itself).
-        half: A listing breaks off after so many.
-        die: How the server that is created ends by itself (`Engine.create` heeds it).
-    """
-
-    def __init__(self, rules: list[Rule]) -> None:
-        self.rules = rules
-        self.late = max((rule.late for rule in rules), default=0.0)
-        self.half = next((rule.half for rule in rules if rule.half is not None), None)
-        self.die: Mapping[str, Any] | None = next((rule.die for rule in rules if rule.die is not None), None)
 
 
 class Engine:
@@ -87,6 +66,7 @@ class Engine:
         self.made = 0
         self.registry = ""
         self._coming: set[str] = set()
+        self._making: set[asyncio.Task[Box]] = set()
         self._tasks: set[asyncio.Task[Any]] = set()
 
     # ---------------------------------------------------------------------------------------------- its own life
@@ -136,6 +116,7 @@ class Engine:
 
     async def _close(self) -> None:
         await self._registry.stop()
+        await asyncio.gather(*self._making, return_exceptions=True)
         await asyncio.gather(*(self.delete(id) for id in list(self.boxes)))
         tasks = [task for task in asyncio.all_tasks() if task is not asyncio.current_task()]
         for task in tasks:
@@ -162,12 +143,21 @@ class Engine:
             raise RuntimeError("Engine.call on the engine's own loop: await it there")
         return asyncio.run_coroutine_threadsafe(coro, self.loop).result(timeout)
 
-    def keep(self, coro: Coroutine[Any, Any, Any]) -> asyncio.Task[Any]:
+    def keep(self, coro: Coroutine[Any, Any, T]) -> asyncio.Task[T]:
         """Run ``coro`` beside everything else; ends with the engine."""
         task = asyncio.get_running_loop().create_task(coro)
         self._tasks.add(task)
-        task.add_done_callback(self._tasks.discard)
+        task.add_done_callback(self._ended)
         return task
+
+    def _ended(self, task: asyncio.Task[Any]) -> None:
+        self._tasks.discard(task)
+        if not task.cancelled():
+            task.exception()
+
+    async def whole(self, coro: Coroutine[Any, Any, T]) -> T:
+        """Run ``coro`` to its end although the caller may be cancelled: a cloud goes on when its client hangs up."""
+        return await asyncio.shield(self.keep(coro))
 
     def tls(self, *names: str) -> tuple[ssl.SSLContext, Path]:
         """A server context and the certificate to trust: for 127.0.0.1, localhost, *.localhost and ``names``."""
@@ -230,6 +220,18 @@ class Engine:
             QuotaReached: There are `quota` boxes already.
             KeyError: No such image.
         """
+        box = self._admit(image, id, labels, data)
+        box.env.update(env or {})
+        box.user, box.workdir = user or box.user, workdir or box.workdir
+        box.idle_s, box.on_ttl, box.on_idle = idle_s, on_ttl, on_idle
+        box.set_ttl(ttl_s)
+        command = tuple(argv) if argv is not None else box.image.argv if run_image else ()
+        task = self.keep(self._create(box, command, exits))
+        self._making.add(task)
+        task.add_done_callback(self._making.discard)
+        return await asyncio.shield(task)
+
+    def _admit(self, image: EmuImage | str, id: str, labels: Mapping[str, str] | None, data: Any) -> Box:
         if isinstance(image, str):
             found = self.find_image(image)
             if found is None:
@@ -239,26 +241,24 @@ class Engine:
             raise QuotaReached(f"{len(self.boxes)} of {self.quota} sandboxes in use")
         if id in self.boxes or id in self._coming:
             raise ValueError(f"a sandbox {id} exists")
-        hooked = _hooks.get({}).get("create")
+        self._coming.add(id)
         box = Box(self, id, image, labels or {}, {} if data is None else data)
-        box.env.update(env or {})
+        hooked = _hooks.current("create")
         if hooked is not None:
             box.visible_at += hooked.late
             if hooked.die is not None:
                 box.env["LIGHT_DIE"] = ",".join(f"{name}={value}" for name, value in hooked.die.items())
-        box.user, box.workdir = user or box.user, workdir or box.workdir
-        box.idle_s, box.on_ttl, box.on_idle = idle_s, on_ttl, on_idle
-        box.set_ttl(ttl_s)
-        self._coming.add(id)
+        return box
+
+    async def _create(self, box: Box, command: Sequence[str], exits: bool) -> Box:
         try:
             async with self._starts:
-                await box.start(str(self.stage), image.layer, self.paths)
-            self.boxes[id] = box
+                await box.start(str(self.stage), box.image.layer, self.paths)
+            self.boxes[box.id] = box
         finally:
-            self._coming.discard(id)
+            self._coming.discard(box.id)
         self.made += 1
         self.peak = max(self.peak, len(self.boxes))
-        command = tuple(argv) if argv is not None else image.argv if run_image else ()
         if command:
             await self._start(box, command)
             if exits:
@@ -275,7 +275,6 @@ class Engine:
     async def _follow(self, box: Box) -> None:
         assert box.main is not None
         await box.main.wait()
-        await asyncio.sleep(0)
         await box.stop()
 
     async def delete(self, id: str) -> bool:
@@ -283,7 +282,7 @@ class Engine:
         box = self.boxes.pop(id, None)
         if box is None:
             return False
-        await box.stop()
+        await self.whole(box.stop())
         return True
 
     async def end_due(self, now: float) -> None:
@@ -306,8 +305,7 @@ class Engine:
 
     async def snapshot(self, box: Box, id: str) -> EmuImage:
         """Copy what was written in ``box``; the image boots with it and is found under ``id``."""
-        layer = self._layer()
-        await daemon_call(_rootfs.copy_upper, box.upper, layer)
+        layer = await self.layer_of(box)
         image = box.image.but(ref=id, layer=layer, env=dict(box.env), user=box.user, workdir=box.workdir)
         self.images[id] = image
         return image
@@ -319,9 +317,11 @@ class Engine:
             shutil.rmtree(image.layer, ignore_errors=True)
         return image is not None
 
-    def _layer(self) -> Path:
+    async def layer_of(self, box: Box) -> Path:
+        """A copy of what was written in ``box``; goes with the engine."""
         layer = self.tmp / f"layer-{uuid.uuid4().hex[:12]}"
         layer.mkdir()
+        await daemon_call(_rootfs.copy_upper, box.upper, layer)
         return layer
 
     async def build(
@@ -363,23 +363,7 @@ class Engine:
         Raises:
             FakeApiError: With the status to answer in the vendor's own shape.
         """
-        current = dict(_hooks.get({}))
-        hooked = current.pop(op, None) if when == "after" else Hooked(self.faults.take(op, args))
-        if when == "before":
-            assert hooked is not None
-            current[op] = hooked
-        _hooks.set(current)
-        if hooked is None:
-            return Hooked([])
-        for rule in hooked.rules:
-            if rule.when == when:
-                try:
-                    await daemon_call(rule.apply)
-                except FakeApiError as error:
-                    if error.status == 0 and (cut := drop.get()) is not None:
-                        cut()
-                    raise
-        return hooked
+        return await _hooks.apply(self.faults, op, when, args)
 
     @contextlib.asynccontextmanager
     async def hooked(self, op: str, **args: Any) -> AsyncIterator[Hooked]:

@@ -16,7 +16,7 @@ from typing import TYPE_CHECKING, Any
 from openenv_sandbox.testing.faults import FakeApiError
 
 from ._box import Box, BoxGone
-from ._engine import Engine, drop
+from ._hooks import drop
 from ._http import LIMIT, BadRequest, RequestHead, answer, read_head
 
 if TYPE_CHECKING:
@@ -24,6 +24,8 @@ if TYPE_CHECKING:
     from collections.abc import Awaitable, Mapping
 
     from typing_extensions import Self
+
+    from ._engine import Engine
 
 _MARK = "x-engine-connection"
 

@@ -8,11 +8,12 @@ from __future__ import annotations
 
 import ctypes
 import fcntl
+import functools
 import os
-import shutil
 import socket
 import struct
 import sys
+import threading
 
 CLONE_FS = 0x200
 NEWNS, NEWUTS, NEWIPC, NEWPID, NEWNET = 0x20000, 0x4000000, 0x8000000, 0x20000000, 0x40000000
@@ -24,6 +25,7 @@ _PIVOT_ROOT = {"x86_64": 155, "aarch64": 41}
 _libc = ctypes.CDLL(None, use_errno=True)
 
 
+@functools.lru_cache
 def needs_root() -> str | None:
     """Why boxes cannot be made here; None if they can."""
     if not sys.platform.startswith("linux") or os.uname().machine not in _PIVOT_ROOT:
@@ -32,10 +34,18 @@ def needs_root() -> str | None:
         return "emulated sandboxes need root (namespaces and overlayfs)"
     if not hasattr(os, "pidfd_open"):
         return "emulated sandboxes need pidfd_open"
-    with open("/proc/filesystems") as file:
-        if "overlay" not in file.read() and shutil.which("modprobe") is None:
-            return "emulated sandboxes need overlayfs"
-    return None
+    failed: list[OSError] = []
+
+    def probe() -> None:
+        try:
+            unshare(CLONE_FS | ALL)
+        except OSError as error:
+            failed.append(error)
+
+    thread = threading.Thread(target=probe)
+    thread.start()
+    thread.join()
+    return f"emulated sandboxes need namespaces: {failed[0]}" if failed else None
 
 
 def _check(result: int, what: str) -> None:

@@ -7,7 +7,7 @@ import contextlib
 import os
 import signal
 import subprocess
-from typing import IO, TYPE_CHECKING
+from typing import IO, TYPE_CHECKING, Any
 
 from openenv_sandbox.lifecycle import daemon_call
 
@@ -77,6 +77,10 @@ def spawn(
     _ns.enter(pidfd)
     os.umask(0o022)
     who = User(user or "0")
+    # As somebody else Python forks a copy of the whole test process; as itself it does not.
+    other: dict[str, Any] = (
+        {} if (who.uid, who.gid) == (0, 0) else {"user": who.uid, "group": who.gid, "extra_groups": []}
+    )
     process = subprocess.Popen(
         list(argv),
         cwd=cwd or "/",
@@ -86,9 +90,7 @@ def spawn(
         stderr=subprocess.PIPE,
         bufsize=0,
         start_new_session=True,
-        user=who.uid,
-        group=who.gid,
-        extra_groups=[],
+        **other,
     )
     return process, inner_pid(proc, process.pid)
 
