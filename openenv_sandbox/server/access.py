@@ -9,11 +9,11 @@ import hmac
 import ipaddress
 import os
 from dataclasses import dataclass, field
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING, Any, Protocol
 from urllib.parse import urlsplit
 
 if TYPE_CHECKING:
-    from collections.abc import Awaitable, Callable, Iterable, MutableMapping
+    from collections.abc import Awaitable, Callable, Iterable, MutableMapping, Sequence
 
     Message = MutableMapping[str, Any]
     Receive = Callable[[], Awaitable[Message]]
@@ -49,16 +49,26 @@ class AccessRules:
         )
 
 
+class Door(Protocol):
+    """Lets in requests without the token in a header, as those of a browser are."""
+
+    async def admit(self, path: str, scope: Message, receive: Receive, send: Send) -> bool | None:
+        """Whether such a request may pass; None when the door has answered it."""
+        ...
+
+
 class AccessMiddleware:
     """Refuses requests without the token (401), for a foreign Host or from a foreign Origin (403).
 
     Args:
         app: What is protected.
         rules: Who may pass.
+        doors: Asked about requests without the token.
     """
 
-    def __init__(self, app: App, rules: AccessRules) -> None:
+    def __init__(self, app: App, rules: AccessRules, doors: Sequence[Door] = ()) -> None:
         self._app = app
+        self._doors = doors
         self._token = rules.token.encode()
         self._hosts = rules.hosts
         self._origins = rules.origins
@@ -67,6 +77,13 @@ class AccessMiddleware:
         """Pass the request on, or refuse it."""
         if scope["type"] in ("http", "websocket"):
             refusal = self._refusal(scope)
+            if refusal is not None and refusal[0] == 401:
+                for door in self._doors:
+                    admitted = await door.admit(_route(scope), scope, receive, send)
+                    if admitted is None:
+                        return
+                    if admitted:
+                        refusal = None
             if refusal is not None:
                 await _refuse(scope, receive, send, *refusal)
                 return

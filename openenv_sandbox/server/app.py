@@ -11,7 +11,7 @@ from fastapi import FastAPI
 from starlette.routing import WebSocketRoute
 
 from openenv_sandbox.models import Action, Observation, State
-from openenv_sandbox.server.access import AccessMiddleware, AccessRules
+from openenv_sandbox.server.access import AccessMiddleware, AccessRules, Door
 from openenv_sandbox.server.calls import environment_class, factory_name
 from openenv_sandbox.server.dispatch import Dispatcher
 from openenv_sandbox.server.environment import Environment
@@ -73,6 +73,7 @@ class HTTPEnvServer:
             )
         self.env_name = env_name or factory_name(env)
         self.concurrency_config = _concurrency(env, max_concurrent_envs, concurrency_config)
+        self.doors: list[Door] = []
         self._class = environment_class(env)
         self._models = {
             "action": action_cls,
@@ -117,7 +118,7 @@ class HTTPEnvServer:
         """
         chosen = server_mode(mode)
         self.sessions.mode = chosen.value
-        app.add_middleware(AccessMiddleware, rules=AccessRules.from_environ())
+        app.add_middleware(AccessMiddleware, rules=AccessRules.from_environ(), doors=self.doors)
         app.router.routes.append(WebSocketRoute("/ws", WebSocketEndpoint(self.sessions), name="ws"))
         app.router.routes.append(WebSocketRoute("/mcp", WebSocketEndpoint(self.sessions, raw_rpc=True), name="ws_mcp"))
         models = {name: model for name, model in self._models.items() if inspect.isclass(model)}
@@ -195,11 +196,29 @@ def create_app(
 ) -> FastAPI:
     """An application that serves the environment.
 
-    The arguments between ``concurrency_config`` and ``state_cls`` shape the web page, which is on when
-    ``ENABLE_WEB_INTERFACE`` is set and which this version does not have. The others are those of `HTTPEnvServer`.
+    With ``ENABLE_WEB_INTERFACE`` set to true, 1 or yes it has a page at ``/web``, which the arguments between
+    ``concurrency_config`` and ``state_cls`` shape: see `create_web_interface_app`. The others are those of
+    `HTTPEnvServer`.
     """
-    if os.environ.get("ENABLE_WEB_INTERFACE", "").lower() in ("true", "1", "yes"):
-        logger.warning("ENABLE_WEB_INTERFACE is set, but this version has no web page; the API is served all the same")
+    if os.environ.get("ENABLE_WEB_INTERFACE", "").strip().lower() in ("true", "1", "yes"):
+        from openenv_sandbox.server.web.app import create_web_interface_app
+
+        return create_web_interface_app(
+            env,
+            action_cls,
+            observation_cls,
+            env_name,
+            max_concurrent_envs,
+            concurrency_config,
+            gradio_builder,
+            custom_tab_name,
+            custom_tab_primary,
+            show_default_tab,
+            title_override,
+            state_cls,
+            mode=mode,
+            reset_observation_cls=reset_observation_cls,
+        )
     return create_fastapi_app(
         env,
         action_cls,

@@ -1,0 +1,63 @@
+"""A page that the environment's author builds with Gradio, mounted beside ours."""
+
+from __future__ import annotations
+
+import contextlib
+import logging
+from importlib import import_module
+from importlib.util import find_spec
+from typing import TYPE_CHECKING, Any
+
+from openenv_sandbox.server.web.describe import action_fields, is_chat
+from openenv_sandbox.server.web.manager import WebInterfaceManager
+
+if TYPE_CHECKING:
+    from collections.abc import Callable
+
+    from fastapi import FastAPI
+
+    from openenv_sandbox.models import Action, Observation
+    from openenv_sandbox.server.environment import EnvironmentMetadata
+
+logger = logging.getLogger("openenv.server")
+
+PATH = "/web/custom"
+
+
+def mount(
+    app: FastAPI,
+    builder: Callable[..., Any],
+    env: Callable[[], Any],
+    action_cls: type[Action],
+    observation_cls: type[Observation],
+    metadata: EnvironmentMetadata,
+    title: str,
+    quick_start: str,
+) -> bool:
+    """Build the author's page and mount it at `PATH`.
+
+    Whatever fails is one error in the log: the environment is served all the same.
+
+    Returns:
+        Whether the page is there.
+    """
+    if find_spec("gradio") is None:
+        logger.error("the environment has a page of its own for Gradio, which is not installed: pip install gradio")
+        return False
+    manager = None
+    try:
+        gradio: Any = import_module("gradio")
+        manager = WebInterfaceManager(env, action_cls, observation_cls, metadata)
+        blocks = builder(manager, action_fields(action_cls), metadata, is_chat(action_cls), title, quick_start)
+        if not isinstance(blocks, gradio.Blocks):
+            raise TypeError(f"gradio_builder must return a gradio.Blocks, not a {type(blocks).__name__}")
+        blocks.title = title
+        gradio.mount_gradio_app(app, blocks, path=PATH)
+    except Exception:
+        logger.exception("the environment's own page could not be built; everything else is served")
+        if manager is not None:
+            with contextlib.suppress(Exception):
+                manager.env.close()
+        return False
+    app.state.openenv_web_manager = manager
+    return True
