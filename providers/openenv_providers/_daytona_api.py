@@ -14,6 +14,7 @@ from typing import TYPE_CHECKING, Any, TypeVar
 
 from openenv_sandbox.errors import (
     AuthError,
+    CapabilityError,
     OpenEnvError,
     ProviderError,
     ProviderUnavailable,
@@ -42,6 +43,7 @@ SDK = (
 )
 """What the constructor imports; named down to the module, since the packages import their parts on first use."""
 
+LIMITS = "https://app.daytona.io/dashboard/limits"
 NEVER_SENT = ("ClientConnectorError", "ClientConnectorDNSError", "ClientConnectorCertificateError", "InvalidURL")
 
 # status -> (error, retryable, hint). 5xx and the lack of a status are below: whether they had an effect depends on what
@@ -85,9 +87,10 @@ def translate(error: Exception, *, what: str, ref: SandboxRef | None = None, sta
     text = f"{what}: {message(error)}"
     limit = throttled(_Said(status, message(error), getattr(error, "headers", None)), provider="daytona")
     if isinstance(limit, QuotaExceeded) and status != 402:
-        # A limit on what runs at once, which ends with the next sandbox that ends.
-        hint = "delete what you do not need, or raise the limit: https://app.daytona.io/dashboard/limits"
-        return QuotaExceeded(text, retryable=True, hint=hint, **where)
+        # A limit on what runs at once: the next sandbox that ends lifts it.
+        return RateLimited(text, hint=f"delete what you do not need, or raise the limit: {LIMITS}", **where)
+    if "maximum allowed per sandbox" in text.lower():
+        return CapabilityError(text, field="resources", hint=f"ask for less, or raise the limit: {LIMITS}", **where)
     if isinstance(limit, RateLimited):
         return RateLimited(text, retry_after=retry_after(error), **where)
     if (row := TABLE.get(status)) is not None:

@@ -16,7 +16,7 @@ if TYPE_CHECKING:
     from collections.abc import Mapping
 
     from openenv_providers._daytona_api import Api
-    from openenv_sandbox.provider import ImageConfig, Prepared
+    from openenv_sandbox.provider import Prepared
     from openenv_sandbox.spec import SandboxSpec
 
 KEY = "oe-key"
@@ -81,7 +81,8 @@ def body(prepared: Prepared, spec: SandboxSpec, key: str, target: str | None) ->
     """The body of a create.
 
     The name is the key, which the vendor keeps unique. The TTL is the hard end. Nothing else may end it: not the
-    timer for inactivity, which does not count traffic of ports as activity. And whatever stops it deletes it.
+    timer for inactivity, which does not count traffic of ports as activity. And whatever stops it deletes it. Its
+    user is the image's: what ``user`` changes is not documented, and core starts the server as the user asked for.
     """
     from daytona_api_client_async import CreateSandbox
 
@@ -89,7 +90,6 @@ def body(prepared: Prepared, spec: SandboxSpec, key: str, target: str | None) ->
     return CreateSandbox(
         name=key,
         snapshot=prepared.ref,
-        user=os_user(spec, prepared.image),
         env=dict(spec.env),
         labels={**spec.labels, KEY: key},
         public=False,
@@ -102,17 +102,6 @@ def body(prepared: Prepared, spec: SandboxSpec, key: str, target: str | None) ->
         network_allow_list=",".join(network.cidrs) or None,
         domain_allow_list=",".join(network.hosts) or None,
     )
-
-
-def os_user(spec: SandboxSpec, config: ImageConfig | None) -> str | None:
-    """The user of the sandbox: the one asked for or the image's, if the vendor's ``su`` can know it by name.
-
-    For a number it is root, which core leaves for that number. None where the image is not known.
-    """
-    wanted = spec.user or (config.user if config is not None else None)
-    if wanted is None:
-        return "root" if config is not None else None
-    return wanted if re.fullmatch(r"[a-z_][a-z0-9_-]*", wanted) else "root"
 
 
 def minutes(seconds: float) -> int:

@@ -88,7 +88,7 @@ class DaytonaProvider(SandboxProvider):
         network=frozenset({"full", "none", "hosts", "cidr4"}),
         isolation="container",
         gpus=convert.GPUS,
-        user=True,
+        user=False,
         lifetime="server-extendable",
         dedupes_key=True,
         create_settle_s=60.0,
@@ -181,9 +181,9 @@ class DaytonaProvider(SandboxProvider):
             made = await self.api.call(
                 what, lambda clients: clients.sandboxes.create_sandbox(request), started=True, timeout=patience
             )
-        except SandboxGone as error:
-            raise ImageError(f"{error.message}: no such snapshot", provider=self.name) from error
         except OpenEnvError as error:
+            if "snapshot" in error.message.lower() and "not found" in error.message.lower():
+                raise ImageError(error.message, provider=self.name, hint="daytona snapshot list") from error
             if getattr(error.__cause__, "status", None) != 409 or (there := await self._named(key)) is None:
                 raise
             made = there
