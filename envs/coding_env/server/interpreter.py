@@ -1,0 +1,286 @@
+"""A Python interpreter in a process of its own, with limits on each piece of code.
+
+What stands between the code and the server: another process with its own memory limit, none of the server's
+environment variables, a folder of its own, and, where the server runs as root, a user of its own. It shares the
+image's file system and network with the server: the sandbox around the image is what contains it.
+"""
+
+from __future__ import annotations
+
+import contextlib
+import functools
+import itertools
+import logging
+import os
+import select
+import shutil
+import signal
+import socket
+import stat
+import struct
+import subprocess
+import sys
+import tempfile
+import time
+from dataclasses import dataclass
+from pathlib import Path
+from typing import IO
+
+logger = logging.getLogger("openenv.server")
+
+MAIN = Path(__file__).with_name("_interpreter_main.py")
+TIME_IS_UP = 124
+KILLED = 137
+GRACE_S = 1.0
+"""How long code may take to end after the interrupt that tells it that its time is up, in seconds."""
+
+FIRST_USER, USERS = 61_000, 4_000
+
+RESTARTED = "The interpreter was ended and begins anew: what was defined before is gone."
+
+_next_user = itertools.count()
+
+
+@dataclass(frozen=True)
+class Limits:
+    """Of one piece of code.
+
+    Attributes:
+        time_s: Seconds until it is interrupted, and one second later killed.
+        memory_mb: MiB of address space; more is a MemoryError.
+        output_bytes: Bytes kept of each of the two streams.
+    """
+
+    time_s: float = 30.0
+    memory_mb: int = 2048
+    output_bytes: int = 1 << 20
+
+
+@dataclass(frozen=True)
+class Outcome:
+    """What a piece of code wrote, and its exit code."""
+
+    stdout: str
+    stderr: str
+    exit_code: int
+
+
+class Interpreter:
+    """Runs pieces of code one after the other; what one defines the next one sees. Started when first used.
+
+    Args:
+        limits: Of each piece.
+        python: The program that runs them, 3.8 or later.
+    """
+
+    def __init__(self, limits: Limits, python: str = sys.executable) -> None:
+        self.limits = limits
+        self.python = python
+        self._process: subprocess.Popen[bytes] | None = None
+        self._channel: socket.socket | None = None
+        self._folder: str | None = None
+        self._user: int | None = None
+
+    def run(self, code: str, *, time_s: float | None = None) -> Outcome:
+        """Run code and wait for its end, at most the time limit and `GRACE_S` longer.
+
+        Args:
+            code: Python statements.
+            time_s: A shorter time limit for this piece.
+        """
+        limit = self.limits.time_s if time_s is None else min(time_s, self.limits.time_s)
+        process, channel = self._started()
+        assert process.stdout is not None
+        assert process.stderr is not None
+        kept = {process.stdout: _Kept(self.limits.output_bytes), process.stderr: _Kept(self.limits.output_bytes)}
+        notes = []
+        source = code.encode("utf-8", "surrogatepass")
+        try:
+            exit_code = self._exchange(struct.pack(">I", len(source)) + source, channel, kept, limit)
+        except _Stuck:
+            self._kill()
+            exit_code = TIME_IS_UP
+        except OSError:  # it is gone: ended by the code, or killed
+            ended = self._kill(after_s=GRACE_S)
+            exit_code = KILLED if ended is None or ended < 0 else ended
+        if exit_code == TIME_IS_UP:
+            notes.append(f"The time limit of {limit:g} s was reached.")
+        if self._process is None:
+            notes.append(RESTARTED)
+        out, err = (kept[stream].text() for stream in (process.stdout, process.stderr))
+        if notes:
+            err = "\n".join(filter(None, [err.rstrip("\n"), *notes])) + "\n"
+        return Outcome(out, err, exit_code)
+
+    def close(self) -> None:
+        """End the interpreter and everything it started, and remove its folder. May be called twice."""
+        self._kill()
+        if self._folder is not None:
+            shutil.rmtree(self._folder, ignore_errors=True)
+            self._folder = None
+
+    def _exchange(self, message: bytes, channel: socket.socket, kept: dict[IO[bytes], _Kept], limit: float) -> int:
+        """Send the code and collect its output until it answers.
+
+        Raises:
+            _Stuck: Its time is up and it does not end.
+            OSError: The interpreter has ended.
+        """
+        deadline = time.monotonic() + limit
+        answer, waiting, interrupted = b"", memoryview(message), False
+        poll = select.poll()
+        sources = {stream.fileno(): stream for stream in kept}
+        for number in sources:
+            poll.register(number, select.POLLIN)
+        poll.register(channel, select.POLLIN | select.POLLOUT)
+        while True:
+            left = deadline - time.monotonic()
+            if left <= 0:
+                if interrupted:
+                    raise _Stuck
+                interrupted, deadline = True, time.monotonic() + GRACE_S
+                self._interrupt()
+                continue
+            for number, event in poll.poll(left * 1000 + 1):
+                if number in sources:
+                    if not kept[sources[number]].read(number):
+                        poll.unregister(number)
+                    continue
+                try:
+                    if event & select.POLLOUT and waiting:
+                        waiting = waiting[channel.send(waiting) :]
+                        if not waiting:
+                            poll.modify(channel, select.POLLIN)
+                    if event & (select.POLLIN | select.POLLHUP):
+                        answer += channel.recv(4 - len(answer)) or _gone()
+                except OSError:
+                    self._rest(kept)
+                    raise
+                if len(answer) == 4:
+                    self._rest(kept)
+                    code = int(struct.unpack(">i", answer)[0])
+                    return TIME_IS_UP if interrupted and code else code
+
+    def _rest(self, kept: dict[IO[bytes], _Kept]) -> None:
+        """What was written before the answer and is still in the pipes."""
+        for stream, tail in kept.items():
+            end = time.monotonic() + GRACE_S
+            while select.select([stream], [], [], 0)[0] and time.monotonic() < end:
+                if not tail.read(stream.fileno()):
+                    break
+
+    def _started(self) -> tuple[subprocess.Popen[bytes], socket.socket]:
+        if self._process is not None and self._channel is not None and self._process.poll() is None:
+            return self._process, self._channel
+        self._kill()
+        if self._folder is None:
+            self._folder = tempfile.mkdtemp(prefix="openenv-code-")
+            if os.geteuid() == 0 and _for_everybody(self.python, MAIN):
+                self._user = FIRST_USER + next(_next_user) % USERS
+                os.chown(self._folder, self._user, self._user)
+        mine, theirs = socket.socketpair()
+        with theirs:
+            try:
+                self._process = subprocess.Popen(
+                    [self.python, "-I", "-u", str(MAIN), str(theirs.fileno()), str(self.limits.memory_mb << 20)],
+                    stdin=subprocess.DEVNULL,
+                    stdout=subprocess.PIPE,
+                    stderr=subprocess.PIPE,
+                    cwd=self._folder,
+                    env={"PATH": os.defpath, "HOME": self._folder, "TMPDIR": self._folder, "LANG": "C.UTF-8"},
+                    pass_fds=[theirs.fileno()],
+                    start_new_session=True,
+                    user=self._user,
+                    group=self._user,
+                    extra_groups=[] if self._user is not None else None,
+                )
+            except BaseException:
+                mine.close()
+                raise
+        mine.setblocking(False)
+        self._channel = mine
+        return self._process, mine
+
+    def _interrupt(self) -> None:
+        if self._process is not None:
+            with contextlib.suppress(ProcessLookupError, PermissionError):
+                os.kill(self._process.pid, signal.SIGINT)
+
+    def _kill(self, *, after_s: float = 0.0) -> int | None:
+        """End it and what it started.
+
+        Args:
+            after_s: How long it may take to end by itself.
+
+        Returns:
+            The exit code it ended with by itself, negative for a signal; None where it had to be killed.
+        """
+        process, self._process = self._process, None
+        channel, self._channel = self._channel, None
+        if channel is not None:
+            channel.close()
+        if process is None:
+            return None
+        try:
+            ended = process.wait(after_s)
+        except subprocess.TimeoutExpired:
+            ended = None
+        with contextlib.suppress(ProcessLookupError, PermissionError):
+            os.killpg(process.pid, signal.SIGKILL)
+        if self._user is not None:
+            _kill_all_of(self._user)
+        process.wait()
+        for stream in (process.stdout, process.stderr):
+            if stream is not None:
+                stream.close()
+        return ended
+
+
+class _Stuck(Exception):
+    """The code goes on though its time is up."""
+
+
+class _Kept:
+    """The beginning of a stream; the rest is read and dropped, so that the writer does not wait."""
+
+    def __init__(self, limit: int) -> None:
+        self._limit = limit
+        self._data = bytearray()
+        self._dropped = 0
+
+    def read(self, fd: int) -> bool:
+        """Take what is there; False at the end."""
+        data = os.read(fd, 1 << 16)
+        room = self._limit - len(self._data)
+        self._data += data[:room]
+        self._dropped += max(0, len(data) - room)
+        return bool(data)
+
+    def text(self) -> str:
+        """What was kept."""
+        text = self._data.decode("utf-8", "replace")
+        return f"{text}\n[{self._dropped} further bytes were cut]\n" if self._dropped else text
+
+
+def _gone() -> bytes:
+    raise ConnectionResetError
+
+
+@functools.cache
+def _for_everybody(*paths: str | Path) -> bool:
+    """Whether any user may read the files; a Python in root's own folder serves nobody else."""
+    for path in map(Path, paths):
+        real = path.resolve()
+        if not (real.stat().st_mode & stat.S_IROTH and all(p.stat().st_mode & stat.S_IXOTH for p in real.parents)):
+            logger.warning("%s is not for every user, so code runs as the server's own user", real)
+            return False
+    return True
+
+
+def _kill_all_of(user: int) -> None:
+    """Kill every process of a user of ours, those that left their session included."""
+    child = (
+        "import os, sys\nuser = int(sys.argv[1])\nos.setgroups([])\nos.setgid(user)\nos.setuid(user)\n"
+        "try:\n    os.kill(-1, 9)\nexcept ProcessLookupError:\n    pass\n"
+    )
+    subprocess.run([sys.executable, "-I", "-S", "-c", child, str(user)], stderr=subprocess.DEVNULL, timeout=30)
