@@ -9,7 +9,7 @@ from pydantic import BaseModel, ConfigDict, TypeAdapter, ValidationError
 
 from openenv_sandbox.errors import ConfigError
 from openenv_sandbox.options import explain, near
-from openenv_sandbox.spec import SandboxSpec
+from openenv_sandbox.spec import RegistryAuth, SandboxSpec
 
 
 class ImageSection(BaseModel):
@@ -17,6 +17,7 @@ class ImageSection(BaseModel):
 
     model_config = ConfigDict(extra="forbid")
     registry: str | None = None
+    registries: dict[str, RegistryAuth] = {}
 
 
 class BuildSection(BaseModel):

@@ -3,11 +3,16 @@
 from __future__ import annotations
 
 import asyncio
+import base64
 import platform
 import re
+import time
+from functools import partial
 from typing import TYPE_CHECKING, Any
+from urllib.parse import urlsplit
 
 from openenv_sandbox.errors import ConfigError, ImageError
+from openenv_sandbox.lifecycle import daemon_call, keep
 from openenv_sandbox.provider import ImageConfig
 
 if TYPE_CHECKING:
@@ -15,6 +20,12 @@ if TYPE_CHECKING:
 
     import httpx
 
+    from openenv_sandbox.spec import RegistryAuth
+
+KEPT_S = 60.0
+"""How long a registry's answer is taken for the present one, in seconds."""
+_known: dict[str, tuple[float, Mapping[str, Any]]] = {}
+_asked: dict[tuple[asyncio.AbstractEventLoop, str], asyncio.Task[Mapping[str, Any]]] = {}
 _INDEX = ("application/vnd.oci.image.index.v1+json", "application/vnd.docker.distribution.manifest.list.v2+json")
 _MANIFEST = ("application/vnd.oci.image.manifest.v1+json", "application/vnd.docker.distribution.manifest.v2+json")
 _CHALLENGE = re.compile(r'(\w+)="([^"]*)"')
@@ -34,8 +45,8 @@ def from_oci(raw: Mapping[str, Any]) -> ImageConfig:
     )
 
 
-async def resolve(ref: str, *, timeout: float, hint: str) -> ImageConfig:
-    """Ask the daemon, then the registry.
+async def resolve(ref: str, *, timeout: float, hint: str, auth: RegistryAuth | None = None) -> ImageConfig:
+    """Ask the daemon, then the registry, which may want a login.
 
     Raises:
         ImageError: Neither answered; says what each said.
@@ -45,7 +56,7 @@ async def resolve(ref: str, *, timeout: float, hint: str) -> ImageConfig:
     said: list[str] = []
     try:
         with anyio.fail_after(timeout):
-            for name, ask in (("docker", _from_daemon), ("registry", _from_registry)):
+            for name, ask in (("docker", _from_daemon), ("registry", partial(_remembered, auth=auth))):
                 try:
                     return from_oci(await ask(ref))
                 except _NoAnswer as error:
@@ -70,7 +81,8 @@ async def _from_daemon(ref: str) -> Mapping[str, Any]:
         raise _NoAnswer(error.message) from None
     if host.socket_path is None:
         raise _NoAnswer(f"{host.url.split('://')[0]} daemons are not asked")
-    transport = httpx.AsyncHTTPTransport(uds=host.socket_path)
+    # No TLS on a socket file; building the context for it would cost tens of milliseconds.
+    transport = httpx.AsyncHTTPTransport(uds=host.socket_path, verify=False)
     try:
         async with httpx.AsyncClient(transport=transport, timeout=10.0, trust_env=False) as client:
             reply = await client.get(f"http://docker/images/{ref}/json")
@@ -96,7 +108,22 @@ def split(ref: str) -> tuple[str, str, str]:
     return host, path, digest or tag or "latest"
 
 
-async def _from_registry(ref: str) -> Mapping[str, Any]:
+async def _remembered(ref: str, *, auth: RegistryAuth | None) -> Mapping[str, Any]:
+    """The registry's answer, asked for once by launches that want it at the same time, and kept for a minute."""
+    found = _known.get(ref)
+    if found is not None and time.monotonic() - found[0] < KEPT_S:
+        return found[1]
+    key = (asyncio.get_running_loop(), ref)
+    task = _asked.get(key)
+    if task is None:
+        task = _asked[key] = keep(_from_registry(ref, auth), name="openenv-image-config")
+        task.add_done_callback(lambda _: _asked.pop(key, None))
+    answer = await asyncio.shield(task)
+    _known[ref] = (time.monotonic(), answer)
+    return answer
+
+
+async def _from_registry(ref: str, auth: RegistryAuth | None) -> Mapping[str, Any]:
     import httpx
 
     host, path, reference = split(ref)
@@ -104,11 +131,12 @@ async def _from_registry(ref: str) -> Mapping[str, Any]:
     base = f"{'http' if loopback else 'https'}://{host}/v2/{path}"
     try:
         async with httpx.AsyncClient(timeout=10.0, follow_redirects=True) as client:
-            found = await _get(client, f"{base}/manifests/{reference}", {"accept": ", ".join((*_INDEX, *_MANIFEST))})
+            asking = _Asking(client, ref, auth)
+            found = await asking.get(f"{base}/manifests/{reference}", ", ".join((*_INDEX, *_MANIFEST)))
             if "manifests" in found:
                 digest = _platform(found["manifests"])
-                found = await _get(client, f"{base}/manifests/{digest}", {"accept": ", ".join(_MANIFEST)})
-            blob = await _get(client, f"{base}/blobs/{found['config']['digest']}", {})
+                found = await asking.get(f"{base}/manifests/{digest}", ", ".join(_MANIFEST))
+            blob = await asking.get(f"{base}/blobs/{found['config']['digest']}", "*/*")
     except httpx.HTTPError as error:
         raise _NoAnswer(f"{host} cannot be reached ({type(error).__name__})") from None
     except (KeyError, TypeError, ValueError):
@@ -117,30 +145,60 @@ async def _from_registry(ref: str) -> Mapping[str, Any]:
     return config if isinstance(config, dict) else {}
 
 
-async def _get(client: httpx.AsyncClient, url: str, headers: dict[str, str]) -> dict[str, Any]:
-    reply = await client.get(url, headers=headers)
-    if reply.status_code == 401:
-        token = await _token(client, reply.headers.get("www-authenticate", ""))
-        reply = await client.get(url, headers={**headers, "authorization": f"Bearer {token}"})
-    if reply.status_code != 200:
-        raise _NoAnswer({401: "wants a login", 403: "refused", 404: "not there"}.get(reply.status_code, str(reply)))
-    value = reply.json()
-    if not isinstance(value, dict):
-        raise ValueError("not an object")
-    return value
+class _Asking:
+    """Requests for one repository, with what its registry wants to see: nothing, a token, or the login itself."""
+
+    def __init__(self, client: httpx.AsyncClient, ref: str, auth: RegistryAuth | None) -> None:
+        self._client, self._ref, self._auth = client, ref, auth
+        self._header: dict[str, str] = {}
+
+    async def get(self, url: str, accept: str) -> dict[str, Any]:
+        reply = await self._client.get(url, headers={"accept": accept, **self._header})
+        if reply.status_code == 401 and not self._header:
+            self._header = {"authorization": await self._answer(reply)}
+            reply = await self._client.get(url, headers={"accept": accept, **self._header})
+        if reply.status_code != 200:
+            said = {401: "refuses the login", 403: "refused", 404: "not there"}
+            raise _NoAnswer(said.get(reply.status_code, f"status {reply.status_code}"))
+        value = reply.json()
+        if not isinstance(value, dict):
+            raise ValueError("not an object")
+        return value
+
+    async def _answer(self, reply: httpx.Response) -> str:
+        challenge = reply.headers.get("www-authenticate", "")
+        login = await self._login()
+        if challenge.lower().startswith("basic"):
+            if login is None:
+                raise _NoAnswer("wants a login")
+            return "Basic " + base64.b64encode(":".join(login).encode()).decode()
+        fields = dict(_CHALLENGE.findall(challenge))
+        realm = fields.get("realm", "")
+        # A token server elsewhere is usual; one without TLS may only be the registry of this machine itself.
+        if not challenge.lower().startswith("bearer") or not (realm.startswith("https://") or _here(realm, reply)):
+            raise _NoAnswer("wants a login of a kind that is not known")
+        query = {name: fields[name] for name in ("service", "scope") if name in fields}
+        answer = await self._client.get(realm, params=query, auth=login)
+        body = answer.json() if answer.status_code == 200 else {}
+        token = body.get("token") or body.get("access_token")
+        if not isinstance(token, str):
+            raise _NoAnswer("wants a login" if login is None else "refuses the login")
+        return f"Bearer {token}"
+
+    async def _login(self) -> tuple[str, str] | None:
+        from openenv_sandbox import image_registries
+
+        auth = self._auth
+        if auth is None:
+            try:
+                auth = await daemon_call(image_registries.login_for, image_registries.host_of(self._ref))
+            except ConfigError as error:
+                raise _NoAnswer(error.message) from None
+        return None if auth is None else (auth.username, auth.password.get_secret_value())
 
 
-async def _token(client: httpx.AsyncClient, challenge: str) -> str:
-    fields = dict(_CHALLENGE.findall(challenge))
-    if not challenge.lower().startswith("bearer") or not fields.get("realm", "").startswith("https://"):
-        raise _NoAnswer("wants a login")
-    query = {name: fields[name] for name in ("service", "scope") if name in fields}
-    reply = await client.get(fields["realm"], params=query)
-    body = reply.json() if reply.status_code == 200 else {}
-    token = body.get("token") or body.get("access_token")
-    if not isinstance(token, str):
-        raise _NoAnswer("wants a login")
-    return token
+def _here(realm: str, reply: httpx.Response) -> bool:
+    return urlsplit(realm).netloc == reply.request.url.netloc.decode() and reply.request.url.scheme == "http"
 
 
 def _platform(manifests: list[dict[str, Any]]) -> str:

@@ -90,6 +90,8 @@ class Capabilities:
 
     Attributes:
         images: Kinds of image it boots by itself; a folder it cannot build is built by core and pushed.
+        private_images: A registry's username and password (`SandboxSpec.registry_auth`) can be handed over.
+        local_images: It boots what the local docker daemon has, with no registry in between.
         start: ``image``: runs the image's own command only; ``command``: takes at create the argv that replaces
             entrypoint and command; ``exec``: boots idle and core starts the server.
         runs_image: With ``start="command"``: without a command the image's own runs, with its ENV, USER and WORKDIR.
@@ -124,6 +126,8 @@ class Capabilities:
     """
 
     images: frozenset[ImageKind] = frozenset({"ref"})
+    private_images: bool = False
+    local_images: bool = False
     start: Literal["image", "command", "exec"] = "command"
     runs_image: bool = True
     keeps: frozenset[ImagePart] | None = None

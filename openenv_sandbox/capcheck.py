@@ -67,6 +67,12 @@ def _image(spec: SandboxSpec, image: Image, caps: Capabilities, serve: bool) -> 
     return "image", f"{image.source or image.name} is a {image.kind}; it takes: {takes}", hint
 
 
+def _login(spec: SandboxSpec, image: Image, caps: Capabilities, serve: bool) -> tuple[str, str, str] | None:
+    if spec.registry_auth is None or caps.private_images:
+        return None
+    return "registry_auth", "it takes no login for a registry", "use an image that it may pull"
+
+
 def _command(spec: SandboxSpec, image: Image, caps: Capabilities, serve: bool) -> tuple[str, str, str] | None:
     if caps.start == "image" and spec.command is not None:
         return "command", "it runs the image's own command only", "put the command into the image"
@@ -158,6 +164,7 @@ def _lifetime(spec: SandboxSpec, image: Image, caps: Capabilities, serve: bool) 
 
 _CHECKS: tuple[_Check, ...] = (
     _image,
+    _login,
     _command,
     _ports,
     _exposure,

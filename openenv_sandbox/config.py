@@ -8,6 +8,9 @@ elsewhere; ``openenv.toml`` or ``[tool.openenv]`` of the nearest project; the us
     profile = "train"                   # OPENENV_PROFILE
     [image]
     registry = "ghcr.io/me"             # OPENENV_IMAGE__REGISTRY
+    [image.registries."ghcr.io"]        # only in your own file
+    username = "me"
+    password = "…"
     [build]
     base_image = "python:3.12-slim"     # OPENENV_BASE_IMAGE
     [spec.timeouts]
@@ -33,6 +36,8 @@ from openenv_sandbox.errors import ConfigError, OpenEnvError, TrustError
 
 if TYPE_CHECKING:
     from collections.abc import Mapping
+
+    from openenv_sandbox.spec import RegistryAuth
 
 _log = logging.getLogger("openenv.config")
 
@@ -77,6 +82,14 @@ class Settings:
     journal: Any = "on"
     warnings: tuple[str, ...] = ()
     _merged: Layer = field(default_factory=dict, repr=False)
+
+    @property
+    def registry_logins(self) -> dict[str, RegistryAuth]:
+        """``[image.registries]``: host to login."""
+        from openenv_sandbox._config_model import ImageSection
+
+        leaves = {names[1:]: found for names, found in self._merged.items() if names[:2] == ("image", "registries")}
+        return ImageSection.model_validate(_nest(leaves)).registries
 
     def options_for(self, name: str) -> dict[str, Any]:
         """What is configured for a backend, checked against its ``Options``.
@@ -227,6 +240,8 @@ def _check_file(kind: Kind, path: Path, data: Mapping[str, Any], known: list[str
             )
         if kind == "project":
             refused = [f"spec.{key}" for key in ("trust",) if spec.get(key)]
+            refused += ["spec.registry_auth"] if spec.get("registry_auth") else []
+            refused += ["image.registries"] if tables.get("image", {}).get("registries") else []
             refused += ["journal"] if tables.get("journal", "on") != "on" else []
             if refused:
                 raise TrustError(
@@ -271,7 +286,8 @@ def _last(layers: list[Layer], names: Names) -> Any:
 
 
 def _shown(names: Names, value: Any, mask: Any) -> Any:
-    if names[:2] == ("spec", "secrets") or (names[0] == "providers" and _declared_secret(names)):
+    own = names[:2] in (("spec", "secrets"), ("spec", "registry_auth")) or names[-1] == "password"
+    if own or (names[0] == "providers" and _declared_secret(names)):
         return "***"
     return mask(names[-1], value)
 

@@ -31,6 +31,8 @@ from openenv_sandbox.provider import Image, ImageConfig
 if TYPE_CHECKING:
     from collections.abc import Iterable
 
+    from openenv_sandbox.spec import RegistryAuth
+
 __all__ = ["Image", "ImageConfig", "Manifest", "for_client", "manifest", "parse", "resolve_config"]
 
 _log = logging.getLogger("openenv.launch")
@@ -117,12 +119,15 @@ def for_client(cls: type) -> Image:
     raise ImageError(f"the package of {cls.__name__} ({cls.__module__}) has no openenv.yaml", hint=hint)
 
 
-async def resolve_config(image: Image, *, timeout: float = 20.0, base: bool = False) -> ImageConfig | None:
+async def resolve_config(
+    image: Image, *, timeout: float = 20.0, base: bool = False, auth: RegistryAuth | None = None
+) -> ImageConfig | None:
     """How ``image`` wants to be started: what it carries, else the local daemon, else its registry.
 
     Args:
         image: As `parse` made it.
         timeout: For all look-ups together, in seconds.
+        auth: Login of the registry, where it asks for one; None for what is configured.
         base: For a folder, add what the image below its Dockerfile brings, where that can be found out.
 
     Returns:
@@ -132,7 +137,7 @@ async def resolve_config(image: Image, *, timeout: float = 20.0, base: bool = Fa
         ImageError: Nobody could be asked, or the folder says nothing; the hint names ``command=``.
     """
     if base and image.dockerfile is not None:
-        image = replace(image, config=await _on_its_base(image, image.dockerfile, timeout))
+        image = replace(image, config=await _on_its_base(image, image.dockerfile, timeout, auth))
     if image.config is not None and (image.config.argv or image.kind != "folder"):
         return image.config
     if image.kind in ("template", "snapshot"):
@@ -144,13 +149,13 @@ async def resolve_config(image: Image, *, timeout: float = 20.0, base: bool = Fa
         )
     from openenv_sandbox import _remote_config
 
-    return await _remote_config.resolve(image.name, timeout=timeout, hint=hint)
+    return await _remote_config.resolve(image.name, timeout=timeout, hint=hint, auth=auth)
 
 
 # ----------------------------------------------------------------------------------------------------- folders
 
 
-async def _on_its_base(image: Image, path: str, timeout: float) -> ImageConfig | None:
+async def _on_its_base(image: Image, path: str, timeout: float, auth: RegistryAuth | None) -> ImageConfig | None:
     from openenv_sandbox import _remote_config
     from openenv_sandbox.build import configured_base
 
@@ -160,7 +165,7 @@ async def _on_its_base(image: Image, path: str, timeout: float) -> ImageConfig |
         return image.config
     below = await asyncio.to_thread(configured_base) or below
     try:
-        found = await _remote_config.resolve(below, timeout=timeout, hint="")
+        found = await _remote_config.resolve(below, timeout=timeout, hint="", auth=auth)
     except ImageError as error:
         _log.warning("%s: what its base brings is not known here: %s", image.name, error.message)
         return image.config

@@ -18,9 +18,10 @@ from openenv_sandbox.creating import Creation, labels_for, note
 from openenv_sandbox.errors import OpenEnvError, SandboxError, SandboxGone, ServerExited
 from openenv_sandbox.events import Reporter
 from openenv_sandbox.exec_server import ExecServer
+from openenv_sandbox.image_registries import with_login
 from openenv_sandbox.journal import open_journal
 from openenv_sandbox.keepalive import CLOCK, lease_s
-from openenv_sandbox.lifecycle import finish, keep
+from openenv_sandbox.lifecycle import daemon_call, finish, keep
 from openenv_sandbox.owner import Ownership, quietly
 from openenv_sandbox.prepare import prepare
 from openenv_sandbox.ready import LOG_LINES, wait_ready
@@ -105,7 +106,11 @@ class _Launch:
         self.lease = await registry.acquire(plan.which, plan.options)
         provider = self.lease.provider
         caps = provider.effective_capabilities()
-        spec = capcheck.check(plan.spec, plan.image, caps, provider=provider.name, serve=self.serve)
+        asked = await daemon_call(with_login, plan.spec, plan.image, caps, plan.settings)
+        if asked.registry_auth is not None:
+            self.hidden.append(asked.registry_auth.password.get_secret_value())
+            redact.register(self.hidden[-1])
+        spec = capcheck.check(asked, plan.image, caps, provider=provider.name, serve=self.serve)
         spec = provider.fit(spec, plan.image)
         breaker(provider.name).check()
         journal = await open_journal(plan.journal)

@@ -50,6 +50,13 @@ class Resources(_Frozen):
         return model, int(count or 1)
 
 
+class RegistryAuth(_Frozen):
+    """The login of an image registry."""
+
+    username: str = Field(min_length=1)
+    password: SecretStr
+
+
 class NetworkPolicy(_Frozen):
     """What the workload may reach. The port of the server stays reachable under every policy."""
 
@@ -141,6 +148,8 @@ class SandboxSpec(_Frozen):
     Attributes:
         image: Folder, registry ref, ``template:ID`` or ``snapshot:ID``.
         pull: ``missing`` uses what the backend already has; ``always`` asks the registry again.
+        registry_auth: Login of the registry that the image, or a folder's base image, comes from. None: what
+            ``[image.registries]`` of the user's configuration or the docker command line has.
         command: Replaces the image's entrypoint and command. A string runs by ``/bin/sh -c``.
         port: Where the environment's server listens.
         ports: Further ports; many backends can publish only those declared here.
@@ -162,6 +171,7 @@ class SandboxSpec(_Frozen):
 
     image: str = Field(min_length=1)
     pull: Literal["missing", "always"] = "missing"
+    registry_auth: RegistryAuth | None = None
     command: Annotated[tuple[str, ...] | None, BeforeValidator(_as_argv)] = None
     port: int = Field(default=8000, ge=1, le=65535)
     ports: Annotated[tuple[PortSpec, ...], BeforeValidator(_as_ports)] = ()

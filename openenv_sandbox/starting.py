@@ -45,7 +45,7 @@ async def config_for(
     wanted = ours and spec.command is None
     if prepared.image is None or prepared.image == image.config:
         try:
-            found = await images.resolve_config(image, base=True) or found
+            found = await images.resolve_config(image, base=True, auth=spec.registry_auth) or found
         except ImageError as error:
             if wanted and serve:
                 raise

@@ -18,6 +18,7 @@ if TYPE_CHECKING:
     from openenv_providers._docker_daemon import Daemon
     from openenv_sandbox._dockerhost import DockerHost
     from openenv_sandbox.provider import Image, LogSink, SandboxInfo
+    from openenv_sandbox.spec import RegistryAuth, SandboxSpec
 
 SNAPSHOT = "openenv.snapshot"
 """Label of every snapshot; its value is the key of the sandbox it was taken from."""
@@ -29,17 +30,17 @@ async def build(host: DockerHost, image: Image, on_log: LogSink, keep: bool, lab
     return Prepared(built.tag, built.config, built.id, owned=True)
 
 
-async def ensure(daemon: Daemon, image: Image, on_log: LogSink, *, pull: bool) -> Prepared:
-    """The image as the daemon has it, pulled when it lacks it or ``pull`` asks for it.
+async def ensure(daemon: Daemon, image: Image, on_log: LogSink, spec: SandboxSpec) -> Prepared:
+    """The image as the daemon has it, pulled when it lacks it or ``spec.pull`` asks for it.
 
     Raises:
         ImageError: Neither the daemon nor the registry has it, or the registry cannot be reached; says which.
     """
-    found = None if pull and image.kind == "ref" else await _inspect(daemon, image.name)
+    found = None if spec.pull == "always" and image.kind == "ref" else await _inspect(daemon, image.name)
     if found is None:
         if image.kind == "snapshot":
             raise ImageError(f"this daemon has no snapshot {image.name}", provider="docker")
-        await _pull(daemon, image.name, on_log)
+        await _pull(daemon, image.name, on_log, spec.registry_auth)
         found = await _inspect(daemon, image.name)
     if found is None:
         raise ImageError(f"the daemon pulled {image.name} and does not have it", provider="docker")
@@ -59,7 +60,7 @@ async def _inspect(daemon: Daemon, name: str) -> Mapping[str, Any] | None:
     return await daemon.call(f"looking for {name}", look)
 
 
-async def _pull(daemon: Daemon, name: str, on_log: LogSink) -> None:
+async def _pull(daemon: Daemon, name: str, on_log: LogSink, login: RegistryAuth | None) -> None:
     """Progress arrives in a thread of its own, for as long as it takes; ``on_log`` is called on the loop."""
     import asyncio
 
@@ -68,9 +69,12 @@ async def _pull(daemon: Daemon, name: str, on_log: LogSink) -> None:
     if "@" in name:
         repository, _, tag = name.partition("@")
     said: set[str] = set()
+    given = {}
+    if login is not None:  # else the SDK takes what the docker command line knows
+        given["auth_config"] = {"username": login.username, "password": login.password.get_secret_value()}
 
     def pull() -> str | None:
-        for item in daemon.client().pull(repository, tag=tag or "latest", stream=True, decode=True):
+        for item in daemon.client().pull(repository, tag=tag or "latest", stream=True, decode=True, **given):
             if "error" in item:
                 return str(item["error"])
             line = " ".join(str(item[part]) for part in ("id", "status") if item.get(part))

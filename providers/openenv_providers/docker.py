@@ -72,6 +72,8 @@ class DockerProvider(SandboxProvider):
     Options = DockerOptions
     capabilities: ClassVar[Capabilities] = Capabilities(
         images=frozenset({"ref", "folder", "snapshot"}),
+        private_images=True,
+        local_images=True,
         start="command",
         runs_image=True,
         exec=ExecCapabilities(stdin_stream=True),
@@ -153,7 +155,7 @@ class DockerProvider(SandboxProvider):
             return await _docker_images.build(self.daemon.host, image, on_log, self.options.keep_openenv, mine)
         if image.kind == "template":
             raise CapabilityError("docker has no templates", field="image", provider=self.name)
-        return await _docker_images.ensure(self.daemon, image, on_log, pull=spec.pull == "always")
+        return await _docker_images.ensure(self.daemon, image, on_log, spec)
 
     async def list_prepared(self) -> Sequence[Prepared]:
         """Images built from folders, and snapshots."""

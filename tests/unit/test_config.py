@@ -181,7 +181,7 @@ def test_a_name_is_a_profile_or_a_backend(name: str, files: Files) -> None:
     ("text", "message"),
     [
         ('providr = "x"', "providr is no setting; did you mean 'provider'"),
-        ("[image]\nregistri = 'x'", "image.registri is no setting; did you mean 'registry'"),
+        ("[image]\nregstry = 'x'", "image.regstry is no setting; did you mean 'registry'"),
         ("[profiles.a]\nprovidr = 'x'", "profiles.a.providr is no setting; did you mean 'provider'"),
         ("[spec.timeouts]\ncraete = 1", "spec.timeouts has no 'craete'; did you mean 'create'"),
         ("[spec]\nworkdri = '/x'", "no default 'workdri'; did you mean 'workdir'"),
