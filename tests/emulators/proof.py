@@ -40,16 +40,21 @@ provider on purpose and wants this proof to notice.
 
 from __future__ import annotations
 
+import asyncio
+import os
+import sys
 from typing import TYPE_CHECKING, Any, ClassVar
 
 import pytest
 
 from openenv_sandbox import _slots, breaker
+from openenv_sandbox.testing.case import HANG_S
 from openenv_sandbox.testing.suite import ProviderCase, ProviderContract
 from tests.emulators.proof_faults import FaultProof
 from tests.emulators.proof_guard import BlockingGuard
 from tests.emulators.proof_launch import LaunchProof
 from tests.emulators.proof_many import ManyProof
+from tests.emulators.proof_mutants import MUTANTS, VARIABLE, mutated
 from tests.emulators.proof_sdk import SdkProof
 from tests.emulators.proof_stage import DYING, ECHO, Emulated, MayBlock, Stage
 
@@ -74,6 +79,7 @@ class EmulatorProof(LaunchProof, FaultProof, ManyProof, SdkProof, ProviderContra
         """The vendor's variables, a clean start, and the look at what is left."""
         for name, value in emulated.env.items():
             monkeypatch.setenv(name, value)
+        emulated.provider = mutated(emulated.provider)
         breaker._breakers.clear()
         _slots._gates.clear()
         stage = Stage(emulated)
@@ -99,6 +105,31 @@ class EmulatorProof(LaunchProof, FaultProof, ManyProof, SdkProof, ProviderContra
         with BlockingGuard(around.emulated.may_block) as guard:
             yield
         assert guard.found == []
+
+    @pytest.mark.full
+    @pytest.mark.parametrize("mutant", sorted(MUTANTS))
+    async def test_mutant(self, around: Stage, mutant: str, request: pytest.FixtureRequest) -> None:
+        """A provider that is broken in this way fails the test that is about it."""
+        broken = MUTANTS[mutant]
+        if not broken.applies(around.emulated):
+            pytest.skip("declined: the backend has nothing of that kind")
+        node = f"{request.node.nodeid.rpartition('::')[0]}::{broken.test}"
+        process = await asyncio.create_subprocess_exec(
+            *(sys.executable, "-m", "pytest", node, "-q", "-p", "no:cacheprovider", "--tb=line", "--show-capture=no"),
+            cwd=request.config.rootpath,
+            env={**os.environ, VARIABLE: mutant},
+            stdout=asyncio.subprocess.PIPE,
+            stderr=asyncio.subprocess.STDOUT,
+        )
+        try:
+            said, _ = await asyncio.wait_for(process.communicate(), 5 * HANG_S)
+        finally:
+            if process.returncode is None:
+                process.kill()
+                await process.wait()
+        text = said.decode(errors="replace")
+        assert process.returncode == 1, f"{broken.test} did not notice it:\n{text}"
+        assert f"FAILED {node.partition('[')[0]}" in text or f"ERROR {node.partition('[')[0]}" in text, text
 
 
 def finish(stage: Stage) -> None:

@@ -17,8 +17,7 @@ from openenv_sandbox.errors import (
     SessionLost,
 )
 from openenv_sandbox.journal import Journal
-from openenv_sandbox.testing.case import HANG_S
-from tests.emulators.proof_stage import Stage, reached
+from tests.emulators.proof_stage import HANG_S, Stage, reached
 
 if TYPE_CHECKING:
     from openenv_sandbox.provider import SandboxProvider

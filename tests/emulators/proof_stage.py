@@ -15,7 +15,8 @@ import pytest
 from openenv_sandbox import launch, sandbox
 from openenv_sandbox.journal import Journal
 from openenv_sandbox.keepalive import CLOCK
-from openenv_sandbox.testing.case import HANG_S, Fault, FaultHook, ProviderCase
+from openenv_sandbox.testing import case
+from openenv_sandbox.testing.case import Fault, FaultHook, ProviderCase
 from openenv_sandbox.testing.faults import FakeClock
 
 if TYPE_CHECKING:
@@ -26,6 +27,9 @@ if TYPE_CHECKING:
     from openenv_sandbox.provider import SandboxProvider
 
 ECHO = {"type": "call_tool", "tool_name": "echo_message", "arguments": {"message": "through the port url"}}
+HANG_S = 10.0 if os.environ.get("PROOF_MUTANT") else case.HANG_S
+"""Tells a hang from slowness; a provider that is broken on purpose does hang."""
+
 DYING = {"command": ("/bin/sh", "-c", "echo dying words; exit 17")}
 
 
