@@ -30,13 +30,8 @@ _WAITS = (0.2, 0.5, 1.0, 2.0, 4.0)
 class Pulling(Protocol):
     """What the options say about private registries."""
 
-    registry: str | None
-    registry_username: str | None
     pull_identity: str | None
-
-    @property
-    def password(self) -> str | None:
-        """For ``registry``."""
+    pull_registry: str | None
 
 
 def new_name(install: str | None, what: str) -> str:
@@ -56,12 +51,11 @@ async def from_ref(api: Preview, image: Image, spec: SandboxSpec, options: Pulli
     disk = None if spec.pull == "always" else _newest(await _all(api), install or "none", content)
     what = f"making a disk image of {image.name}"
     if disk is None:
-        user, password, identity = _login(image.name, options)
         on_log(what)
-        making = api.make_disk(image.name, new_name(install, content), user, password, identity)
+        making = api.make_disk(image.name, new_name(install, content), spec.registry_auth, _identity(image, options))
         disk = await ours(making, what, acts=True)
     disk = await ready(api, disk, what, on_log)
-    return _prepared(disk, image.config or await _config_of(image.name), image.digest)
+    return _prepared(disk, image.config, image.digest)
 
 
 async def given(api: Preview, image: Image) -> Prepared:
@@ -141,13 +135,11 @@ def _prepared(disk: Disk, config: ImageConfig | None, digest: str | None) -> Pre
     return Prepared(disk.id, config, digest, True, labels, float(found["at"]) if found else None)
 
 
-def _login(ref: str, options: Pulling) -> tuple[str | None, str | None, str | None]:
-    """The credentials, for their own registry alone: whoever names the image must not choose who gets them."""
+def _identity(image: Image, options: Pulling) -> str | None:
+    """The identity, for its own registry alone: whoever names the image must not choose who sees it."""
     from openenv_sandbox._remote_config import split
 
-    if options.registry is None or split(ref)[0] != options.registry:
-        return None, None, None
-    return options.registry_username, options.password, options.pull_identity
+    return options.pull_identity if split(image.name)[0] == options.pull_registry else None
 
 
 async def _config(api: Preview, disk: Disk, depth: int = 8) -> ImageConfig | None:
@@ -165,7 +157,7 @@ async def _config(api: Preview, disk: Disk, depth: int = 8) -> ImageConfig | Non
 
 
 async def _config_of(ref: str) -> ImageConfig | None:
-    """Asked here already, so that a command given instead of the image's keeps its variables, user and folder."""
+    """Core knows no image behind a template or a snapshot; the service does."""
     from openenv_sandbox.image import resolve_config
 
     try:

@@ -42,6 +42,10 @@ _TABLE: Mapping[int, tuple[type[OpenEnvError], bool, str]] = {
 _NOT_RUNNING = "SandboxNotRunning"
 
 
+class Suspended(ExecError):
+    """The sandbox stands still and takes no command; a class of its own, because that says nothing of its shell."""
+
+
 async def ours(
     call: Awaitable[T],
     what: str,
@@ -101,7 +105,7 @@ def translate(
     if status == 404:
         return _gone(message, ref, gone)
     if status == 409 and code == _NOT_RUNNING:
-        return ExecError(message, hint="it is paused: resume it first", **where)
+        return Suspended(message, hint="it is paused: resume it first", **where)
     return _by_status(error, status, message, unknown, where)
 
 
@@ -144,7 +148,7 @@ def disk_error(message: str, log: str) -> OpenEnvError:
 
     low = log.lower()
     if any(word in low for word in ("unauthorized", "denied", "authentication required", "forbidden")):
-        hint = "the options registry, registry_username and registry_password, or pull_identity, are for private ones"
+        hint = "registry_auth= holds a login, the options pull_identity and pull_registry an identity that may pull"
         return ImageError(message, provider=NAME, hint=hint)
     if any(word in low for word in ("not found", "manifest unknown", "does not exist", "name unknown", "no such")):
         return ImageError(message, provider=NAME, hint="the service pulls it itself: give a ref that a registry has")

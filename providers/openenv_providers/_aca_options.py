@@ -7,7 +7,7 @@ import shutil
 from pathlib import Path
 from typing import Literal
 
-from pydantic import Field, SecretStr, model_validator
+from pydantic import Field, model_validator
 
 from openenv_providers._aca_errors import LOGIN, NAME
 from openenv_providers._aca_preview import endpoint_for
@@ -33,10 +33,8 @@ class AcaOptions(ProviderOptions):
         idle_s: Unused for so long, a sandbox is suspended, in seconds. A living owner keeps it in use.
         allow_from: Networks (CIDR) that reach the open ports; empty for everybody.
         block_metadata: Denies the workload the address where a machine's identity answers.
-        registry: Host that the three options below are for; they go nowhere else.
-        registry_username: For private images.
-        registry_password: Likewise.
-        pull_identity: Resource id of a managed identity that may pull.
+        pull_identity: Resource id of a managed identity that may pull from ``pull_registry``.
+        pull_registry: Host that it is used for, and no other.
         endpoint: Data plane instead of the region's.
         audience: What tokens are asked for, instead of the service's own.
         ca_file: Authorities to accept, instead of the system's.
@@ -52,24 +50,17 @@ class AcaOptions(ProviderOptions):
     idle_s: int = Field(default=900, ge=180)
     allow_from: tuple[str, ...] = Field(default=(), max_length=10)
     block_metadata: bool = True
-    registry: str | None = trusted()
-    registry_username: str | None = trusted()
-    registry_password: SecretStr | None = trusted()
     pull_identity: str | None = trusted()
+    pull_registry: str | None = trusted()
     endpoint: str | None = trusted(pattern=r"^https://")
     audience: str | None = trusted()
     ca_file: str | None = trusted()
     gateway: str | None = trusted(pattern=r"^[^:/]+:[0-9]+$")
 
-    @property
-    def password(self) -> str | None:
-        """For ``registry``."""
-        return self.registry_password.get_secret_value() if self.registry_password else None
-
     @model_validator(mode="after")
-    def _credentials_have_a_registry(self) -> AcaOptions:
-        if self.registry is None and (self.registry_username or self.registry_password or self.pull_identity):
-            raise ValueError("registry must say which host these credentials are for")
+    def _an_identity_has_a_registry(self) -> AcaOptions:
+        if (self.pull_identity is None) != (self.pull_registry is None):
+            raise ValueError("pull_identity and pull_registry belong together")
         return self
 
     def login(self) -> Login:

@@ -23,6 +23,7 @@ if TYPE_CHECKING:
     from collections.abc import Callable, Mapping, Sequence
 
     from openenv_sandbox.provider import Status
+    from openenv_sandbox.spec import RegistryAuth
 
 REQUESTS = 64
 """Requests at once; commands, which wait in the sandbox, are not among them."""
@@ -194,16 +195,14 @@ class Preview:
         """The sandbox's disk as an image, still being made."""
         return _disk(await self._call(lambda client: client.get_sandbox_client(id).commit(name=name)))
 
-    async def make_disk(
-        self, base: str, name: str, user: str | None, password: str | None, identity: str | None
-    ) -> Disk:
+    async def make_disk(self, base: str, name: str, login: RegistryAuth | None, identity: str | None) -> Disk:
         """A disk image from a registry's image, still being made."""
         from azure.containerapps.sandbox import RegistryCredentials
 
-        login = RegistryCredentials(username=user or "", token=password) if password else None
+        given = RegistryCredentials(login.username, login.password.get_secret_value()) if login else None
         made = await self._call(
             lambda client: client.create_disk_image(
-                base, name=name, registry_credentials=login, managed_identity_resource_id=identity
+                base, name=name, registry_credentials=given, managed_identity_resource_id=identity
             )
         )
         return _disk(made)

@@ -8,7 +8,7 @@ from datetime import datetime, timezone
 from typing import TYPE_CHECKING, Protocol
 
 from openenv_providers import _aca_disks as disks
-from openenv_providers._aca_errors import NAME, ours
+from openenv_providers._aca_errors import NAME, Suspended, ours
 from openenv_sandbox.errors import CapabilityError, EndpointError, ExecError, OpenEnvError, ProviderError, SandboxGone
 from openenv_sandbox.provider import Endpoint, Exit, Prepared, RawResult, Sandbox, SandboxInfo, SandboxRef
 from openenv_sandbox.spec import Resources
@@ -142,12 +142,9 @@ class AcaSandbox(Sandbox):
         """A command is use. What was suspended for want of it is woken; what somebody paused is left alone."""
         try:
             await self.exec_raw([":"], env={}, cwd=None, user=None, stdin=None, on_output=lambda name, data: None)
-        except ExecError:
-            box = await self._look("looking why it takes no command")
-            if not box.idle:
-                if box.status == "paused":
-                    return
-                raise
+        except Suspended:
+            if not (await self._look("looking why it stands still")).idle:
+                return
             await ours(self._api.wake(self.ref.id), "waking it", ref=self.ref, acts=True)
 
     async def pause(self) -> None:

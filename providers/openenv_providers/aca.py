@@ -57,6 +57,7 @@ class AcaProvider(SandboxProvider):
     Options = AcaOptions
     capabilities: ClassVar[Capabilities] = Capabilities(
         images=frozenset({"ref", "template", "snapshot"}),
+        private_images=True,
         start="exec",
         exec=ExecCapabilities(binary=False, stdin=False, stream=False, env=False, user=False, max_s=200.0),
         put=True,

@@ -104,7 +104,7 @@ def _leaf(value: Any, shape: Any, where: str) -> None:
         TEXTS: isinstance(value, list) and all(isinstance(item, str) for item in value),
         LABELS: isinstance(value, dict) and all(isinstance(item, str) for item in value.values()),
     }
-    if shape in fits if isinstance(shape, str) else False:
+    if isinstance(shape, str):
         if not fits[shape]:
             raise Wrong(f"{where} must be {shape}")
     elif type(value) is not shape:
@@ -118,10 +118,10 @@ def check_sandbox(body: Any) -> None:
     if len(source) != 1 or "snapshot" in source:
         raise Wrong("sourcesRef must name one diskImage here")
     for model, part in ((EgressPolicy, body.get("egressPolicy")), (LifecyclePolicy, body.get("lifecycle"))):
-        if part is not None and model._from_dict(part)._to_dict() != part:
+        if part and model._from_dict(part)._to_dict() != part:
             raise Wrong(f"{model.__name__} has another shape")
     check_size(body.get("resources", {}))
-    if any(name not in body.get("lifecycle", {}) for name in ("autoSuspendPolicy",)):
+    if "autoSuspendPolicy" not in body.get("lifecycle", {}):
         raise Wrong("lifecycle.autoSuspendPolicy is missing")
     for port in body.get("ports", []):
         check_port(port)
