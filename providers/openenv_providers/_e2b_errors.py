@@ -1,0 +1,125 @@
+"""What the service of e2b, or of its fork novita, answered, as one of our errors.
+
+Requests go through the SDK's own REST client, whose replies keep the status and the headers: the SDK's exceptions
+drop ``Retry-After``, and some of them (``AuthenticationException``, ``ServiceBusyException``, ``BuildException``) do
+not belong to its own base class.
+
+    no request sent    ProviderUnavailable   failed, retryable
+    reply lost, 5xx    ProviderError         unknown, retryable
+    503                ProviderUnavailable   failed, retryable: the service says that nothing was changed
+    401, 403           AuthError             failed
+    402                QuotaExceeded         failed
+    429                RateLimited           failed, retryable, with Retry-After; "maximum number of concurrent …" too:
+                                             the end of another sandbox makes room, so it is waited for in turn
+    404                SandboxGone, or ImageError where a template was named
+    400 about timeouts CapabilityError       failed
+    other 4xx          ProviderError         failed
+"""
+
+from __future__ import annotations
+
+import json
+import re
+from typing import TYPE_CHECKING, Any
+
+from openenv_sandbox.errors import (
+    AuthError,
+    CapabilityError,
+    ImageError,
+    OpenEnvError,
+    ProviderError,
+    ProviderUnavailable,
+    QuotaExceeded,
+    RateLimited,
+    SandboxGone,
+)
+from openenv_sandbox.redact import clean, mask
+
+if TYPE_CHECKING:
+    from openenv_sandbox.provider import SandboxRef
+
+_CONCURRENT = re.compile(r"maximum number of concurrent|concurrent (sandbox|instance)", re.IGNORECASE)
+_LIFETIME = re.compile(r"timeout", re.IGNORECASE)
+_IN_FLIGHT = re.compile(r"tag .*does not exist|build .*(not|isn't) (ready|finished)|is being built", re.IGNORECASE)
+
+
+def said(content: bytes) -> str:
+    """The service's own words."""
+    try:
+        body = json.loads(content)
+    except ValueError:
+        body = None
+    text = body.get("message") if isinstance(body, dict) else None
+    return clean(mask(str(text or content.decode("utf-8", "replace"))))[:500]
+
+
+def from_reply(
+    status: int, headers: Any, content: bytes, *, provider: str, what: str, ref: SandboxRef | None, template: bool
+) -> OpenEnvError:
+    """The error that a status of 300 or more means.
+
+    Args:
+        status: HTTP status.
+        headers: Of the reply.
+        content: Its body.
+        provider: Name of the backend.
+        what: The request, in words.
+        ref: The sandbox it was about.
+        template: Whether 404 speaks of a template.
+    """
+    text = said(content)
+    message = f"{what}: {status} {text}".rstrip()
+    kw: dict[str, Any] = {"provider": provider, "ref": ref}
+    if status in (401, 403):
+        return AuthError(message, hint="the API key is wrong, or may not do this", **kw)
+    if status == 402:
+        return QuotaExceeded(message, hint="the account's plan or balance does not allow it", **kw)
+    if status == 429:
+        if _CONCURRENT.search(text):
+            hint = "stop sandboxes or raise the account's limit; timeouts.create says how long a place is waited for"
+            return RateLimited(message, retry_after=_retry_after(headers), hint=hint, **kw)
+        return RateLimited(message, retry_after=_retry_after(headers), **kw)
+    if status == 404 and template:
+        if _IN_FLIGHT.search(text):
+            return ProviderError(message, retryable=True, hint="its build is still running", **kw)
+        return ImageError(message, hint="no such template in this account", **kw)
+    if status == 404 and ref is not None:
+        return SandboxGone(f"{what}: the sandbox does not exist (any more)", **kw)
+    if status == 400 and _LIFETIME.search(text):
+        hint = "shorten timeouts.lifetime or timeouts.episode, or raise the plan; option max_lifetime_s"
+        return CapabilityError(message, field="timeouts.lifetime", hint=hint, **kw)
+    if status == 503:
+        return ProviderUnavailable(message, retryable=True, **kw)
+    if status >= 500:
+        return ProviderError(message, outcome="unknown", retryable=True, **kw)
+    return ProviderError(message, **kw)
+
+
+def from_transport(error: Exception, *, provider: str, what: str, ref: SandboxRef | None, key: str) -> OpenEnvError:
+    """The error that a failed exchange means.
+
+    Args:
+        error: Of httpx, or of the SDK's reading of the reply.
+        provider: Name of the backend.
+        what: The request, in words.
+        ref: The sandbox it was about.
+        key: Environment variable that holds the API key.
+    """
+    import httpx
+
+    kw: dict[str, Any] = {"provider": provider, "ref": ref}
+    name = type(error).__name__
+    if name == "AuthenticationException":  # raised before any request: there is no key
+        return ProviderUnavailable(f"{what}: no API key", hint=f"export {key}=…", **kw)
+    detail = clean(mask(f"{name}: {error}"))[:300]
+    if isinstance(error, (httpx.ConnectError, httpx.ConnectTimeout, httpx.PoolTimeout)):
+        return ProviderUnavailable(f"{what}: the service cannot be reached ({detail})", retryable=True, **kw)
+    if isinstance(error, httpx.HTTPError):
+        return ProviderError(f"{what}: no reply ({detail})", outcome="unknown", retryable=True, **kw)
+    return ProviderError(f"{what}: the reply cannot be read ({detail})", outcome="unknown", retryable=True, **kw)
+
+
+def _retry_after(headers: Any) -> float | None:
+    from openenv_sandbox.retry import parse_retry_after
+
+    return parse_retry_after({str(name).lower(): str(value) for name, value in headers.items()})
