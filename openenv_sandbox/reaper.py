@@ -190,14 +190,20 @@ class _Reaper:
             await self._delete(ref, row.run, f"its owner is gone ({row.state})" if not row.alive else row.state)
         if self.wish.dry_run:
             return
+        if not refs and self.provider.capabilities.findable == "none" and self.clock() <= _end_of(row):
+            self.report.kept.append(self._row_item(row, f"cannot be looked up; {self._end_said(row)}"))
+            return
         if row.ref is None and self.clock() <= row.settle_until:
             left = row.settle_until - self.clock()
             self.report.kept.append(self._row_item(row, f"a create that was lost may still appear for {left:.0f} s"))
             return
-        if not refs and self.provider.capabilities.findable == "none" and self.clock() <= (row.expires_at or 0.0):
-            self.report.kept.append(self._row_item(row, "cannot be looked for on this backend; kept until it expires"))
-            return
         await self.journal.close(row.key)
+
+    def _end_said(self, row: Row) -> str:
+        end = time.strftime("%Y-%m-%d %H:%M:%S UTC", time.gmtime(_end_of(row)))
+        if self.provider.capabilities.lifetime == "none":
+            return f"this backend ends nothing by itself; forgotten after {end}"
+        return f"ends by itself at {end} or before"
 
     async def _labelled_due(self, rows: list[Row]) -> list[tuple[SandboxInfo, str]]:
         """Sandboxes that carry our labels and have no row: the journal was lost, or they outlived it."""
@@ -284,6 +290,12 @@ class _Reaper:
 
     def _item(self, ref: SandboxRef, info: SandboxInfo, why: str = "") -> Item:
         return Item(self.provider.name, self.scope, info.labels.get(KEY, ""), ref.id, info.labels.get(RUN, ""), why)
+
+
+def _end_of(row: Row) -> float:
+    """When a sandbox is over that nobody can find: its lifetime after the last moment at which it may have appeared."""
+    late = max(0.0, row.settle_until - row.created_at) if row.ref is None else 0.0
+    return (row.expires_at or 0.0) + late
 
 
 def _elsewhere(provider: SandboxProvider, rows: list[Row]) -> list[Unseen]:

@@ -61,18 +61,18 @@ from tests.emulators.proof_stage import DYING, ECHO, Emulated, MayBlock, Stage
 if TYPE_CHECKING:
     from collections.abc import Iterator
 
-__all__ = ["DYING", "ECHO", "Emulated", "EmulatorProof", "MayBlock", "Stage"]
+__all__ = ["DYING", "ECHO", "Emulated", "EmulatorFixtures", "EmulatorProof", "MayBlock", "Stage"]
 
 
-class EmulatorProof(LaunchProof, FaultProof, ManyProof, SdkProof, ProviderContract):
-    """Everything. Needs a fixture ``emulated``."""
+class EmulatorFixtures:
+    """What stands around every test. Needs a fixture ``emulated``."""
 
     pytestmark: ClassVar[Any] = [pytest.mark.anyio, pytest.mark.emulator]
 
     @pytest.fixture
     def emulated(self) -> Emulated:
         """Overridden by the subclass."""
-        raise pytest.UsageError("a subclass of EmulatorProof needs a fixture `emulated`")
+        raise pytest.UsageError("this class needs a fixture `emulated`")
 
     @pytest.fixture
     def around(self, emulated: Emulated, monkeypatch: pytest.MonkeyPatch) -> Iterator[Stage]:
@@ -105,6 +105,12 @@ class EmulatorProof(LaunchProof, FaultProof, ManyProof, SdkProof, ProviderContra
         with BlockingGuard(around.emulated.may_block) as guard:
             yield
         assert guard.found == []
+
+
+class EmulatorProof(EmulatorFixtures, LaunchProof, FaultProof, ManyProof, SdkProof, ProviderContract):
+    """Everything."""
+
+    pytestmark: ClassVar[Any] = [pytest.mark.anyio, pytest.mark.emulator]
 
     @pytest.mark.full
     @pytest.mark.parametrize("mutant", sorted(MUTANTS))

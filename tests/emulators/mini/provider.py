@@ -5,6 +5,7 @@ from __future__ import annotations
 import base64
 import json
 import os
+from dataclasses import replace
 from typing import TYPE_CHECKING, Any, ClassVar
 
 from openenv_sandbox import (
@@ -211,3 +212,16 @@ class MiniSandbox(Sandbox):
     async def logs(self, *, tail: int | None = None) -> bytes:
         data: bytes = (await self._call("GET", "/log", "logs")).content
         return data if tail is None else b"".join(data.splitlines(keepends=True)[-tail:])
+
+
+class BlindMiniProvider(MiniProvider):
+    """The same without any way to look for a sandbox."""
+
+    capabilities = replace(MiniProvider.capabilities, labels="journal", findable="none", lifetime="server-fixed")
+
+    async def find(self, key: str) -> Sequence[SandboxRef]:
+        return []
+
+    async def list(self, labels: Mapping[str, str]) -> AsyncIterator[SandboxInfo]:
+        for info in ():
+            yield info
