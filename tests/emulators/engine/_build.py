@@ -152,6 +152,15 @@ def _flags(text: str) -> tuple[dict[str, str], str]:
     return flags, text
 
 
+def _array(text: str) -> list[str] | None:
+    """A JSON array of texts; what only looks like one (``[[ … ]]``) is a command."""
+    try:
+        value = json.loads(text) if text.startswith("[") else None
+    except ValueError:
+        return None
+    return value if isinstance(value, list) and all(isinstance(item, str) for item in value) else None
+
+
 async def _run(
     job: _Build, box: Box, step: files.Instruction, config: ImageConfig, args: dict[str, str], stage: files.Stage
 ) -> None:
@@ -159,7 +168,7 @@ async def _run(
         raise job.fail(f"line {step.line}: here-documents are not built here")
     _, text = _flags(step.args)
     shells = [json.loads(other.args) for other in stage.instructions if other.keyword == "SHELL"]
-    argv = json.loads(text) if text.startswith("[") else [*(shells[-1] if shells else ["/bin/sh", "-c"]), text]
+    argv = _array(text) or [*(shells[-1] if shells else ["/bin/sh", "-c"]), text]
     merged = {**args, **config.env}
     try:
         proc = await box.exec(argv, env=merged, cwd=config.workdir, user=config.user)
@@ -174,7 +183,7 @@ async def _run(
 
 async def _copy(job: _Build, box: Box, step: files.Instruction, config: ImageConfig, scope: dict[str, str]) -> None:
     flags, text = _flags(step.args)
-    words = json.loads(text) if text.startswith("[") else shlex.split(text)
+    words = _array(text) or shlex.split(text)
     words = [files.expand(word, scope) for word in words]
     if step.heredoc or len(words) < 2 or any("://" in word for word in words):
         raise job.fail(f"line {step.line}: cannot {step.keyword} {text}")

@@ -13,6 +13,7 @@ from . import _ns
 MASKED = {"tmp": 0o1777, "var/tmp": 0o1777, "home": 0o755, "root": 0o755, "run": 0o755, "mnt": 0o755, "srv": 0o755}
 _DEVICES = {"null": (1, 3), "zero": (1, 5), "full": (1, 7), "random": (1, 8), "urandom": (1, 9), "tty": (5, 0)}
 _LINKS = {"fd": "/proc/self/fd", "stdin": "/proc/self/fd/0", "stdout": "/proc/self/fd/1", "stderr": "/proc/self/fd/2"}
+_INIT = "mount -n -t proc proc /proc && echo && exec env --ignore-signal=CHLD cat >/dev/null 2>&1"
 REPO = Path(__file__).resolve().parents[3]
 
 
@@ -67,7 +68,7 @@ def make(stage: str, name: str, layer: Path | None, paths: list[str]) -> Born:
         _ns.hostname(name[:63])
         _ns.unshare(_ns.NEWPID)  # only now: the next child is the first process of the box
         init = subprocess.Popen(
-            ["/bin/sh", "-c", "mount -t proc proc /proc && trap '' CHLD && echo && exec cat >/dev/null 2>&1"],
+            ["/bin/sh", "-c", _INIT],
             stdin=subprocess.PIPE,
             stdout=subprocess.PIPE,
             stderr=subprocess.STDOUT,
