@@ -7,6 +7,7 @@ import fcntl
 import os
 import shutil
 import subprocess
+from importlib.util import find_spec
 from typing import TYPE_CHECKING
 
 import pytest
@@ -65,16 +66,25 @@ def docker_ready() -> bool:
         return False
 
 
+def browser_missing() -> str | None:
+    """Why no page can be opened here; None when one can."""
+    if find_spec("playwright") is None:
+        return "playwright is not installed"
+    return None if shutil.which("chromium") else "chromium is not installed"
+
+
 def pytest_collection_modifyitems(config: pytest.Config, items: list[pytest.Item]) -> None:
     """Without an engine its tests skip with one line, or fail where engines are required."""
     if ENGINES_REQUIRED:
         return
-    wanted = {name for item in items for name in ("docker", "bwrap") if item.get_closest_marker(name)}
+    wanted = {name for item in items for name in ("docker", "bwrap", "browser") if item.get_closest_marker(name)}
     missing = {}
     if "docker" in wanted and not docker_ready():
         missing["docker"] = "no docker daemon answers"
     if "bwrap" in wanted and shutil.which("bwrap") is None:
         missing["bwrap"] = "bubblewrap is not installed"
+    if "browser" in wanted and (reason := browser_missing()):
+        missing["browser"] = reason
     for item in items:
         for name, reason in missing.items():
             if item.get_closest_marker(name):
