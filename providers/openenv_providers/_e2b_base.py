@@ -38,6 +38,7 @@ KEY = "oe-key"
 EVERYTHING = "0.0.0.0/0"
 CAPABILITIES = Capabilities(
     images=frozenset({"ref", "folder", "template", "snapshot"}),
+    private_images=True,
     start="exec",
     runs_image=False,
     exec=ExecCapabilities(stdin_stream=True, user=False),
@@ -46,6 +47,7 @@ CAPABILITIES = Capabilities(
     network=frozenset({"full", "none", "hosts", "cidr4"}),
     isolation="vm",
     sizes=Sizes(limits=frozenset({"cpus", "memory_mb"})),
+    user=False,
     lifetime="server-extendable",
     max_lifetime_s=86_400.0,
     create_settle_s=60.0,

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from pydantic import Field, SecretStr, model_validator
+from pydantic import Field
 
 from openenv_sandbox.options import ProviderOptions, trusted
 
@@ -15,9 +15,6 @@ class CloudOptions(ProviderOptions):
         api_url: Of its control plane.
         sandbox_url: Of the daemon inside sandboxes, where a gateway of your own leads to it.
         gateway: Where ports of sandboxes are dialled instead of their public address, e.g. ``http://127.0.0.1:8080``.
-        registry: The registry for which ``registry_username`` and ``registry_password`` are; sent to no other.
-        registry_username: For pulling private images.
-        registry_password: Likewise.
         max_lifetime_s: The longest your plan lets a sandbox live.
         request_timeout_s: For one request.
         keep_openenv: Folders are built as their author wrote them, without installing the running openenv.
@@ -27,16 +24,6 @@ class CloudOptions(ProviderOptions):
     api_url: str | None = trusted()
     sandbox_url: str | None = trusted()
     gateway: str | None = trusted(pattern=r"^https?://[^/:@\s]+:[0-9]+$")
-    registry: str | None = trusted()
-    registry_username: str | None = None
-    registry_password: SecretStr | None = None
     max_lifetime_s: float = Field(default=86_400.0, gt=0)
     request_timeout_s: float = Field(default=60.0, gt=0)
     keep_openenv: bool = False
-
-    @model_validator(mode="after")
-    def _credentials_are_whole(self) -> CloudOptions:
-        given = [bool(self.registry), bool(self.registry_username), bool(self.registry_password)]
-        if any(given) and not all(given):
-            raise ValueError("registry, registry_username and registry_password belong together")
-        return self

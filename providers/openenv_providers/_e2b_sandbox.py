@@ -75,6 +75,7 @@ class CloudSandbox(Sandbox):
 
     async def endpoint(self, port: int) -> Endpoint:
         """The proxy's address of the port; every port has one. Its token lives as long as the sandbox."""
+        await self.state()
         if not self._public and "traffic" not in self.ref.state:
             await self._reconnect(self._left())
         token = self.ref.state.get("traffic")

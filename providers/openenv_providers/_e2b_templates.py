@@ -29,7 +29,7 @@ if TYPE_CHECKING:
 
     from openenv_providers._e2b_base import CloudProvider
     from openenv_providers._e2b_dockerfile import Step
-    from openenv_sandbox.spec import SandboxSpec
+    from openenv_sandbox.spec import RegistryAuth, SandboxSpec
 
 RECIPE = "1"
 """Changes whenever templates are made in another way, so that older ones are not taken for new ones."""
@@ -110,7 +110,7 @@ class Templates:
 
         config: ImageConfig | None = image.config
         with contextlib.suppress(ImageError):  # core asks again, and says what is missing
-            config = await images.resolve_config(image, base=True)
+            config = await images.resolve_config(image, base=True, auth=spec.registry_auth)
         if image.kind == "ref":
             return _Recipe(image.name, self._name(spec, image, key), config)
         from openenv_providers import _e2b_dockerfile
@@ -122,7 +122,7 @@ class Templates:
         parsed = await asyncio.to_thread(images.read_dockerfile, context.dockerfile)
         base, below = parsed.bases()[0] if parsed.bases() else parsed.final.base, ImageConfig()
         with contextlib.suppress(ImageError):
-            below = await images.resolve_config(Image(kind="ref", name=base)) or below
+            below = await images.resolve_config(Image(kind="ref", name=base), auth=spec.registry_auth) or below
         steps = await asyncio.to_thread(_e2b_dockerfile.steps, parsed, below, context.folder, self.provider.name)
         return _Recipe(
             base, self._name(spec, image, f"{key}\n{context.digest}\n{steps!r}"), config, steps, context.folder
@@ -169,7 +169,7 @@ class Templates:
 
         sizes = {"cpu_count": spec.resources.cpus, "memory_mb": spec.resources.memory_mb}
         keywords: dict[str, Any] = {name: int(value) for name, value in sizes.items() if value is not None}
-        begin = partial(self._build, recipe, skip_cache=force, on_build_logs=say, **keywords)
+        begin = partial(self._build, recipe, spec.registry_auth, skip_cache=force, on_build_logs=say, **keywords)
         try:
             info = await _threads.run(begin)
         except OpenEnvError:
@@ -178,13 +178,8 @@ class Templates:
             raise self._not_begun(error, recipe) from error
         return str(info.template_id), str(info.build_id)
 
-    def _build(self, recipe: _Recipe, **keywords: Any) -> Any:
-        login: dict[str, str] = {}
-        if self.options.registry and recipe.base.startswith(f"{self.options.registry}/"):
-            login = {
-                "username": self.options.registry_username,
-                "password": self.options.registry_password.get_secret_value(),
-            }
+    def _build(self, recipe: _Recipe, auth: RegistryAuth | None, **keywords: Any) -> Any:
+        login = {"username": auth.username, "password": auth.password.get_secret_value()} if auth else {}
         builder = self.cloud.template(recipe.base, str(recipe.folder or "."), **login)
         for step in recipe.steps:
             if step.source:
@@ -230,7 +225,7 @@ class Templates:
     def _failed(self, recipe: _Recipe, reason: str, tail: list[str]) -> Exception:
         log, name = "\n".join(tail), self.provider.name
         if _NO_LOGIN.search(reason) and not recipe.steps:
-            hint = "options registry, registry_username and registry_password say how to log in"
+            hint = "registry_auth= holds the login of its registry"
             return ImageError(f"{recipe.base} cannot be pulled: {reason}", provider=name, hint=hint)
         if _NO_IMAGE.search(reason):
             return ImageError(f"{recipe.base} cannot be pulled: {reason}", provider=name)

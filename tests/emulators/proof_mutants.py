@@ -146,7 +146,13 @@ def _retries_auth(base: Any) -> dict[str, Any]:
         except AuthError as error:
             raise ProviderUnavailable("not now", provider=self.name, retryable=True) from error
 
-    return {"create": create}
+    async def prepare(self: Any, spec: Any, image: Any, *, on_log: Any) -> Any:  # where a builder asks first
+        try:
+            return await base.prepare(self, spec, image, on_log=on_log)
+        except AuthError as error:
+            raise ProviderUnavailable("not now", provider=self.name, retryable=True) from error
+
+    return {"create": create, "prepare": prepare}
 
 
 def _drops_the_secrets(base: Any) -> dict[str, Any]:

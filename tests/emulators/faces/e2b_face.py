@@ -196,7 +196,7 @@ class E2bFace(Face):
             "traffic": None if public else f"ta_{secrets.token_hex(16)}",
             "processes": {},
         }
-        return await self.engine.create(
+        box = await self.engine.create(
             image,
             id=f"i{secrets.token_hex(10)}",
             argv=["/bin/sh", "-c", template.start_cmd] if template.start_cmd else None,
@@ -206,6 +206,9 @@ class E2bFace(Face):
             on_ttl="pause" if asked.get("autoPause") else "delete",
             data=data,
         )
+        if image.workdir:  # a folder of the image, which the engine makes for what it starts itself
+            await box.mkdir(image.workdir)
+        return box
 
     def template(self, name: str) -> Template:
         """A template that can be booted."""
