@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import base64
 import json
 from typing import TYPE_CHECKING, Any
 from urllib.parse import quote, urlsplit
@@ -91,6 +92,19 @@ class Engine:
             if error.status not in (404, 409):
                 raise
 
+    async def tag(self, ref: str, name: str) -> None:
+        """Give an image a further name, ``repository:tag``; whatever had it loses it.
+
+        Raises:
+            EngineError: The name is malformed, or there is no such image.
+            ProviderUnavailable: The daemon cannot be reached.
+        """
+        repository, colon, tag = name.rpartition(":")
+        if not colon or "/" in tag:
+            repository, tag = name, "latest"
+        query = f"repo={quote(repository, safe='')}&tag={quote(tag, safe='')}"
+        await self._request("POST", f"/images/{quote(ref, safe='/:@')}/tag?{query}")
+
     async def build(self, context: BinaryIO, parameters: Mapping[str, str]) -> AsyncIterator[str]:
         """Build by the classic builder and yield pieces of its output. Closing the iterator ends the build.
 
@@ -99,20 +113,42 @@ class Engine:
             ProviderUnavailable: The daemon cannot be reached.
         """
         import anyio
-        import httpx
 
         async def body() -> AsyncIterator[bytes]:
             while chunk := await anyio.to_thread.run_sync(context.read, _CHUNK):
                 yield chunk
 
+        headers = {"content-type": "application/x-tar"}
+        async for item in self._told("/build", params=dict(parameters), content=body(), headers=headers):
+            if item.get("stream"):
+                yield str(item["stream"])
+            elif item.get("status"):
+                yield f"{item['status']}\n"
+
+    async def push(self, repository: str, tag: str, login: Mapping[str, str]) -> AsyncIterator[str]:
+        """Push an image and yield lines of progress.
+
+        Args:
+            repository: With its registry's host.
+            tag: Which.
+            login: username and password; empty for none.
+
+        Raises:
+            EngineError: The push failed.
+            ProviderUnavailable: The daemon cannot be reached.
+        """
+        headers = {"x-registry-auth": base64.urlsafe_b64encode(json.dumps(dict(login)).encode()).decode()}
+        path = f"/images/{quote(repository, safe='/:')}/push"
+        async for item in self._told(path, params={"tag": tag}, headers=headers):
+            if item.get("status"):
+                yield " ".join(str(item[part]) for part in ("id", "status") if item.get(part))
+
+    async def _told(self, path: str, **request: Any) -> AsyncIterator[dict[str, Any]]:
+        """What the daemon tells while it works."""
+        import httpx
+
         try:
-            async with self._http.stream(
-                "POST",
-                "/build",
-                params=dict(parameters),
-                content=body(),
-                headers={"content-type": "application/x-tar"},
-            ) as reply:
+            async with self._http.stream("POST", path, **request) as reply:
                 if reply.status_code != 200:
                     raise EngineError(_message(await reply.aread()), reply.status_code)
                 async for line in reply.aiter_lines():
@@ -121,10 +157,7 @@ class Engine:
                     item = json.loads(line)
                     if "error" in item:
                         raise EngineError(str(item["error"]))
-                    if item.get("stream"):
-                        yield str(item["stream"])
-                    elif item.get("status"):
-                        yield f"{item['status']}\n"
+                    yield item
         except httpx.HTTPError as error:
             raise self._unreachable(error) from error
 

@@ -26,7 +26,7 @@ from openenv_sandbox import _builders, _context, dockerfile, wheel
 from openenv_sandbox.errors import BuildError, ImageError
 
 if TYPE_CHECKING:
-    from collections.abc import Mapping
+    from collections.abc import Iterable, Mapping
     from typing import BinaryIO
 
     from openenv_sandbox._builders import BuildKit
@@ -111,6 +111,23 @@ async def build_folder(
             return await _build(engine, host, plan, tag, wheel_path, on_log, force, marks)
         except EngineError as error:
             raise BuildError(f"the docker daemon refused: {error}", provider="docker") from error
+
+
+async def tag(built: Built, names: Iterable[str], *, host: DockerHost) -> None:
+    """Give the result further names.
+
+    Raises:
+        BuildError: The daemon refuses one.
+        ProviderUnavailable: The daemon cannot be reached.
+    """
+    from openenv_sandbox._engine import Engine, EngineError
+
+    async with Engine(host) as engine:
+        for name in names:
+            try:
+                await engine.tag(built.tag, name)
+            except EngineError as error:
+                raise BuildError(f"{name!r} is no name for an image: {error}", provider="docker") from error
 
 
 @dataclass(frozen=True)

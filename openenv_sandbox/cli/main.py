@@ -24,6 +24,8 @@ VERBS = {
     "ps": "Show the sandboxes that the journal knows.",
     "stop": "Stop sandboxes.",
     "gc": "Remove what dead processes left behind.",
+    "init": "Write a new environment.",
+    "build": "Build an environment's image.",
     "serve": "Run an environment's server here, without a sandbox.",
 }
 

@@ -1,4 +1,4 @@
-"""For tests: the contract suite, a fake provider, faults.
+"""For tests: the contract suite, a fake provider, faults, an environment's server.
 
 `openenv_sandbox.testing.suite.ProviderContract` is what a backend's author subclasses.
 """
@@ -12,6 +12,7 @@ if TYPE_CHECKING:
     from openenv_sandbox.testing.fake import FakeClock as FakeClock
     from openenv_sandbox.testing.fake import FakeCloud as FakeCloud
     from openenv_sandbox.testing.fake import FakeProvider as FakeProvider
+    from openenv_sandbox.testing.served import serve_app as serve_app
     from openenv_sandbox.testing.suite import ProviderContract as ProviderContract
 
 # pytest is needed only where the suite is used, so names are resolved on first use.
@@ -21,9 +22,10 @@ _HOMES = {
     "FakeProvider": "fake",
     "ProviderCase": "case",
     "ProviderContract": "suite",
+    "serve_app": "served",
 }
 
-__all__ = ["FakeClock", "FakeCloud", "FakeProvider", "ProviderCase", "ProviderContract"]
+__all__ = ["FakeClock", "FakeCloud", "FakeProvider", "ProviderCase", "ProviderContract", "serve_app"]
 
 
 def __getattr__(name: str) -> Any:

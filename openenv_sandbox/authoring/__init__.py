@@ -1,0 +1,1 @@
+"""For those who write environments: beginning one, checking it, and giving it to others."""
