@@ -146,10 +146,11 @@ class Running:
 
 
 @asynccontextmanager
-async def serving(app: Any, **config: Any) -> AsyncIterator[Running]:
+async def serving(app: Any, *, port: int = 0, **config: Any) -> AsyncIterator[Running]:
     """Serve an application with uvicorn in this event loop."""
     sock = socket.socket()
-    sock.bind(("127.0.0.1", 0))
+    sock.setsockopt(socket.SOL_SOCKET, socket.SO_REUSEADDR, 1)
+    sock.bind(("127.0.0.1", port))
     server = uvicorn.Server(uvicorn.Config(app, log_level="warning", timeout_graceful_shutdown=5, **config))
     task = asyncio.create_task(server.serve(sockets=[sock]))
     await until(lambda: server.started or task.done())

@@ -58,6 +58,6 @@ def page_headers() -> dict[str, str]:
     return {
         "content-security-policy": policy(),
         "x-content-type-options": "nosniff",
-        "referrer-policy": "no-referrer",
+        "referrer-policy": "same-origin",  # with no-referrer a form would be sent with the Origin null
         "cache-control": "no-cache",
     }

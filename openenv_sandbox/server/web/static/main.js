@@ -91,9 +91,11 @@ function showStatus() {
   byId("steps").textContent = String(entries.at(-1)?.number ?? 0);
   byId("total").textContent = number(entries.reduce((sum, entry) => sum + Number(entry.reward ?? 0), 0));
   const busy = Boolean(doing) || state.replaying;
-  byId("reset").disabled = busy;
+  byId("reset").disabled = busy || !resetForm;
   byId("step").disabled = busy || !open;
   for (const each of byId("buttons").children) each.disabled = busy || !open;
+  byId("reset").classList.toggle("primary", !open || done);
+  byId("step").classList.toggle("primary", open && !done);
   byId("close").hidden = !open;
   byId("replay").disabled = !entries.length || api.watching || (busy && !state.replaying);
   byId("replay").textContent = state.replaying ? "Stop" : "Replay";
@@ -292,6 +294,7 @@ async function before() {
   introduce();
   startTabs(config);
   showNow();
+  showStatus();
 }
 
 startTheme();

@@ -75,7 +75,7 @@ export function tree(value, open = false, key = null) {
   const node = el("details", { open }, el("summary", {}, ...label, el("span", { class: "quiet" }, `${left} ${members.length} ${right}`)));
   const place = el("div", {});
   const grow = (from) => {
-    place.append(...members.slice(from, from + CHILDREN).map(([name, item]) => tree(item, false, name)));
+    place.append(...members.slice(from, from + CHILDREN).map(([name, item]) => tree(item, few(item), name)));
     if (members.length > from + CHILDREN) {
       const more = button(`${members.length - from - CHILDREN} more`, () => {
         more.remove();
@@ -92,6 +92,7 @@ export function tree(value, open = false, key = null) {
   return node;
 }
 
+const few = (value) => value !== null && typeof value === "object" && Object.keys(value).length <= 6;
 const kind = (value) => (value === null ? "null" : typeof value);
 const plain = (value) => (typeof value === "number" ? String(value) : value === null ? "None" : String(value));
 
