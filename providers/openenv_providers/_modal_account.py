@@ -23,6 +23,7 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Any, TypeVar
 
 from openenv_sandbox import errors as ours
+from openenv_sandbox.lifecycle import keep
 
 if TYPE_CHECKING:
     from collections.abc import Awaitable, Mapping
@@ -86,10 +87,10 @@ class Account:
         os.environ.setdefault("MODAL_MAX_THROTTLE_WAIT", "0")
         self.profile, self.app_name, self.timeout_s = profile, app, timeout_s
         self.environment = environment or self._setting("environment") or None
-        self._pid, self._closed = os.getpid(), False
+        self._pid = os.getpid()
         self._client: Any = None
         self._app: Any = None
-        self._locks: weakref.WeakKeyDictionary[asyncio.AbstractEventLoop, asyncio.Lock] = weakref.WeakKeyDictionary()
+        self._connecting: weakref.WeakKeyDictionary[Any, asyncio.Task[Any]] = weakref.WeakKeyDictionary()
 
     def _setting(self, key: str) -> Any:
         from modal.config import config
@@ -114,10 +115,12 @@ class Account:
         if self._pid != os.getpid():  # a forked child: the parent's connections are not its own
             self._pid, self._client, self._app = os.getpid(), None, None
         if self._client is None:
-            lock = self._locks.setdefault(asyncio.get_running_loop(), asyncio.Lock())
-            async with lock:
-                if self._client is None:
-                    self._client = await self._connect()
+            loop = asyncio.get_running_loop()
+            task = self._connecting.get(loop)
+            if task is None or task.done():
+                # A connection that is given up half way stays open inside the SDK: it is always brought to its end.
+                task = self._connecting[loop] = keep(self._connect(), name="openenv-modal-connect")
+            self._client = await asyncio.shield(task)
         return self._client
 
     async def _connect(self) -> Any:
@@ -187,6 +190,11 @@ class Account:
 
     async def aclose(self) -> None:
         """Close the client. In a forked child there is none to close."""
+        task = self._connecting.pop(asyncio.get_running_loop(), None)
+        if task is not None and self._client is None:
+            await asyncio.wait({task}, timeout=5)
+            if task.done() and not task.cancelled() and task.exception() is None:
+                self._client = task.result()
         client, self._client, self._app = self._client, None, None
         if client is not None and self._pid == os.getpid():
             with contextlib.suppress(Exception):

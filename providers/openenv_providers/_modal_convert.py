@@ -5,8 +5,6 @@ from __future__ import annotations
 import math
 from typing import TYPE_CHECKING, Any, Literal
 
-from pydantic import SecretStr
-
 from openenv_sandbox.errors import CapabilityError
 from openenv_sandbox.options import ProviderOptions, trusted
 from openenv_sandbox.provider import SandboxInfo, SandboxRef
@@ -15,7 +13,7 @@ if TYPE_CHECKING:
     from collections.abc import Mapping
 
     from openenv_sandbox.capabilities import Isolation
-    from openenv_sandbox.provider import Image, Prepared
+    from openenv_sandbox.provider import Prepared
     from openenv_sandbox.spec import SandboxSpec
 
 KEY = "oe-key"
@@ -32,9 +30,8 @@ class ModalOptions(ProviderOptions):
         app: Name of the app that holds the sandboxes; made when missing.
         region: Where sandboxes run; None for anywhere.
         runtime: ``vm`` runs them in virtual machines; None for modal's default, gVisor.
-        registry_secret: Name of a modal Secret with REGISTRY_USERNAME and REGISTRY_PASSWORD, or the keys of AWS or GCP.
-        registry_username: For a private registry, with ``registry_password``, instead of ``registry_secret``.
-        registry_password: Its password or access token.
+        registry_secret: Name of a modal Secret with a registry's login, for images where the spec has none:
+            REGISTRY_USERNAME and REGISTRY_PASSWORD, or the keys of AWS or GCP.
         keep_openenv: Folders are built as their author wrote them, without installing the running openenv.
         timeout_s: For one request, in seconds.
     """
@@ -45,8 +42,6 @@ class ModalOptions(ProviderOptions):
     region: str | None = None
     runtime: Literal["gvisor", "vm"] | None = None
     registry_secret: str | None = None
-    registry_username: str | None = None
-    registry_password: SecretStr | None = None
     keep_openenv: bool = False
     timeout_s: float = 60.0
 
@@ -67,11 +62,9 @@ def refuse_private_tcp(spec: SandboxSpec) -> None:
             )
 
 
-def needs_bare(spec: SandboxSpec, image: Image) -> bool:
-    """Whether the ENTRYPOINT has to go, because modal would give the command to it as arguments."""
-    if spec.command is None or image.kind not in ("ref", "folder"):
-        return False
-    return image.config is None or bool(image.config.entrypoint)
+def needs_bare(prepared: Prepared, spec: SandboxSpec) -> bool:
+    """Whether the ENTRYPOINT has to go: there is a command, and the image has one or nobody knows."""
+    return spec.command is not None and (prepared.image is None or bool(prepared.image.entrypoint))
 
 
 def command(prepared: Prepared, spec: SandboxSpec) -> tuple[str, ...]:

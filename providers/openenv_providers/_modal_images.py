@@ -17,6 +17,7 @@ if TYPE_CHECKING:
 
     from openenv_providers._modal_account import Account
     from openenv_sandbox.provider import Image, LogSink
+    from openenv_sandbox.spec import RegistryAuth
 
 _HOUR_S = 3600.0
 """Core's own timer ``prepare`` is shorter; this one only keeps a build from waiting for ever."""
@@ -27,9 +28,10 @@ _sink: contextvars.ContextVar[LogSink | None] = contextvars.ContextVar("openenv_
 class Images:
     """Images of one account that this process has looked up or made."""
 
-    def __init__(self, account: Account, registry_secret: str | None, login: tuple[str, str] | None) -> None:
-        self._account, self._secret, self._login = account, registry_secret, login
+    def __init__(self, account: Account, registry_secret: str | None) -> None:
+        self._account, self._secret = account, registry_secret
         self._ready: dict[str, Any] = {}
+        self._bare: dict[str, str] = {}
         self.made: dict[str, Prepared] = {}
 
     async def get(self, image_id: str) -> Any:
@@ -55,29 +57,38 @@ class Images:
         await self.get(image.name)
         return Prepared(image.name, image.config, image.digest)
 
-    async def from_registry(self, image: Image, *, bare: bool, fresh: bool, on_log: LogSink) -> Prepared:
+    async def bare(self, image_id: str) -> Any:
+        """The image without its ENTRYPOINT, to which modal would give a command as arguments: a layer of its own."""
+        if image_id not in self._bare:
+            made = (await self.get(image_id)).entrypoint([])
+            self._bare[image_id] = await self._build(made, f"clearing the ENTRYPOINT of {image_id}", lambda line: None)
+        return await self.get(self._bare[image_id])
+
+    async def from_registry(
+        self, image: Image, login: RegistryAuth | None, *, fresh: bool, on_log: LogSink
+    ) -> Prepared:
         """A registry ref, imported by modal's builder.
 
         Args:
             image: The ref.
-            bare: Clear its ENTRYPOINT, because modal gives a command to it as arguments.
+            login: Of its registry; the secret of the options where there is none.
             fresh: Ask the registry again although modal has it.
             on_log: Receives the builder's output.
         """
         import modal
 
-        made = modal.Image.from_registry(image.name, secret=self._registry_login(), force_build=fresh)
-        if bare:
-            made = made.entrypoint([])
+        made = modal.Image.from_registry(image.name, secret=self._registry_login(login), force_build=fresh)
         image_id = await self._build(made, f"importing {image.name}", on_log)
         return Prepared(image_id, image.config, image.digest)
 
-    async def from_folder(self, image: Image, *, bare: bool, fresh: bool, keep: bool, on_log: LogSink) -> Prepared:
+    async def from_folder(
+        self, image: Image, login: RegistryAuth | None, *, fresh: bool, keep: bool, on_log: LogSink
+    ) -> Prepared:
         """A folder, uploaded and built by modal's builder; equal content is built once.
 
         Args:
             image: The folder.
-            bare: As for `from_registry`.
+            login: Of its base image's registry.
             fresh: Build although modal has the result.
             keep: Leave whatever openenv the author installed.
             on_log: As for `from_registry`.
@@ -94,23 +105,21 @@ class Images:
                 context_dir=context.folder,
                 ignore=[],
                 force_build=fresh,
-                registry_secret=None if several else self._registry_login(),
+                registry_secret=None if several else self._registry_login(login),
             )
-            if bare:
-                made = made.entrypoint([])
             on_log(f"building {image.path} on modal")
             image_id = await self._build(made, f"building {image.name}", on_log)
         self.made[image_id] = Prepared(image_id, image.config, context.digest, owned=True)
         return self.made[image_id]
 
-    def _registry_login(self) -> Any:
+    def _registry_login(self, login: RegistryAuth | None) -> Any:
         import modal
 
+        if login is not None:
+            password = login.password.get_secret_value()
+            return modal.Secret.from_dict({"REGISTRY_USERNAME": login.username, "REGISTRY_PASSWORD": password})
         if self._secret is not None:
             return modal.Secret.from_name(self._secret, environment_name=self._account.environment)
-        if self._login is not None:
-            username, password = self._login
-            return modal.Secret.from_dict({"REGISTRY_USERNAME": username, "REGISTRY_PASSWORD": password})
         return None
 
     async def _build(self, made: Any, what: str, on_log: LogSink) -> str:

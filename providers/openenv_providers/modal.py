@@ -15,8 +15,8 @@ What modal does that the contract has to know:
   per sandbox; those of all others travel inside the create request and are stored nowhere.
 * Only sandboxes that have not ended are listed.
 
-UNVERIFIED, because the service could not be reached: whether USER of an image is honoured, how long a connect token
-lives (a JWT's ``exp`` is used when there is one), whether a snapshot keeps CMD and ENV.
+UNVERIFIED, because the service could not be reached: whether USER of an image is honoured (core sees to it), how long
+a connect token lives (a JWT's ``exp`` is used when there is one), whether a snapshot keeps CMD and ENV.
 What importing the SDK does is said in `_modal_account`.
 """
 
@@ -33,7 +33,6 @@ from openenv_providers import _modal_account as login
 from openenv_providers import _modal_convert as convert
 from openenv_sandbox.capabilities import Capabilities, ExecCapabilities, Sizes
 from openenv_sandbox.errors import (
-    ConfigError,
     CreateTimeout,
     OpenEnvError,
     ProviderError,
@@ -73,8 +72,10 @@ class ModalProvider(SandboxProvider):
     Options = convert.ModalOptions
     capabilities: ClassVar[Capabilities] = Capabilities(
         images=frozenset({"ref", "folder", "template", "snapshot"}),
+        private_images=True,
         start="command",
         runs_image=True,
+        keeps=frozenset({"env", "workdir"}),
         exec=ExecCapabilities(stdin_stream=True, user=False),
         ports="any",
         exposure=frozenset({"private", "public"}),
@@ -101,13 +102,8 @@ class ModalProvider(SandboxProvider):
         from openenv_providers._modal_images import Images
 
         chosen: convert.ModalOptions = self.options
-        if (chosen.registry_username is None) != (chosen.registry_password is None):
-            raise ConfigError("options of modal: registry_username and registry_password go together")
-        registry = None
-        if chosen.registry_username is not None and chosen.registry_password is not None:
-            registry = (chosen.registry_username, chosen.registry_password.get_secret_value())
         self.account = login.Account(chosen.profile, chosen.environment, chosen.app, chosen.timeout_s)
-        self.images: Images = Images(self.account, chosen.registry_secret, registry)
+        self.images: Images = Images(self.account, chosen.registry_secret)
 
     @classmethod
     def check(cls, options: Any = None) -> Check:
@@ -138,20 +134,19 @@ class ModalProvider(SandboxProvider):
     # ------------------------------------------------------------------------------------------------- images
 
     def prepare_key(self, spec: SandboxSpec, image: Image) -> str:
-        """An image that a command boots is another one where an ENTRYPOINT had to go."""
-        parts = [super().prepare_key(spec, image), self.options.registry_secret or ""]
-        parts += ["bare" if convert.needs_bare(spec, image) else "", "kept" if self.options.keep_openenv else ""]
-        return ":".join(parts)
+        """A folder also depends on how it is built."""
+        keep = ":kept" if image.kind == "folder" and self.options.keep_openenv else ""
+        return f"{super().prepare_key(spec, image)}{keep}"
 
     async def prepare(self, spec: SandboxSpec, image: Image, *, on_log: LogSink) -> Prepared:
         """Import a ref, build a folder, or look an image up by its id."""
-        bare, fresh = convert.needs_bare(spec, image), spec.pull == "always"
+        auth, fresh = spec.registry_auth, spec.pull == "always"
         if image.kind in ("template", "snapshot"):
             return await self.images.by_id(image)
         if image.kind == "folder":
             keep = self.options.keep_openenv
-            return await self.images.from_folder(image, bare=bare, fresh=fresh, keep=keep, on_log=on_log)
-        return await self.images.from_registry(image, bare=bare, fresh=fresh, on_log=on_log)
+            return await self.images.from_folder(image, auth, fresh=fresh, keep=keep, on_log=on_log)
+        return await self.images.from_registry(image, auth, fresh=fresh, on_log=on_log)
 
     async def list_prepared(self) -> Sequence[Prepared]:
         """What this process built or kept: modal lists no images. It removes snapshots after 30 days."""
@@ -170,7 +165,8 @@ class ModalProvider(SandboxProvider):
 
         what, limit = f"creating a sandbox from {prepared.ref}", spec.timeouts.create
         app = await self.account.app(create=True)
-        image = await self.images.get(prepared.ref)
+        find = self.images.bare if convert.needs_bare(prepared, spec) else self.images.get
+        image = await find(prepared.ref)
         tunnels = convert.tunnels(spec)
         arguments = convert.arguments(spec, key, tunnels, self.options)
         request = modal.Sandbox.create.aio(

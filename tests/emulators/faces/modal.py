@@ -72,12 +72,31 @@ class Record:
             self.done.set()
 
 
+class Service(Server):
+    """A gRPC server that can also close the connections that clients left open."""
+
+    def __init__(self, handler: Any) -> None:
+        super().__init__([handler], status_details_codec=custom_detail_codec)
+        self._protocols: list[Any] = []
+
+    def _protocol_factory(self) -> Any:
+        self._protocols.append(super()._protocol_factory())
+        return self._protocols[-1]
+
+    def abort(self) -> None:
+        """Cut them all."""
+        for protocol in self._protocols:
+            if (connection := getattr(protocol, "connection", None)) is not None:
+                if (transport := getattr(connection, "_transport", None)) is not None:
+                    transport.abort()
+
+
 class ModalFace(Face):
     """The vendor.
 
     Attributes:
         records: Sandboxes by id.
-        tokens: Connect tokens to (sandbox id, port).
+        tokens: Connect tokens to (sandbox id, port, label).
         workers: JWTs of the worker's service to the task.
         calls: What came in.
     """
@@ -86,7 +105,7 @@ class ModalFace(Face):
         super().__init__(engine)
         self.store, self.calls = Store(engine), Calls()
         self.records: dict[str, Record] = {}
-        self.tokens: dict[str, tuple[str, int]] = {}
+        self.tokens: dict[str, tuple[str, int, str]] = {}
         self.workers: dict[str, str] = {}
         self.breaks: dict[str, bool] = {}
         self.blobs: dict[str, bytes] = {}
@@ -110,10 +129,10 @@ class ModalFace(Face):
         finally:
             self.engine.call(self._stop(servers))
 
-    async def _start(self) -> list[Server]:
+    async def _start(self) -> list[Service]:
         servers, urls = [], []
         for service in (self.control, self.router):
-            server = Server([service], status_details_codec=custom_detail_codec)
+            server = Service(service)
             await server.start("127.0.0.1", 0)
             assert server._server is not None
             urls.append(f"http://127.0.0.1:{server._server.sockets[0].getsockname()[1]}")
@@ -121,11 +140,12 @@ class ModalFace(Face):
         self.server_url, self.router_url = urls
         return servers
 
-    async def _stop(self, servers: list[Server]) -> None:
+    async def _stop(self, servers: list[Service]) -> None:
         for record in self.records.values():
             self._close(record)
         for server in servers:
             server.close()
+            server.abort()
             with contextlib.suppress(asyncio.TimeoutError, TimeoutError):
                 await asyncio.wait_for(server.wait_closed(), 5)
 
@@ -189,7 +209,16 @@ class ModalFace(Face):
         )
         now = self.engine.clock.now()
         record = Record(
-            box.id, f"ta-{name}{end}", request.app_id, wanted.name, family, tags, wanted, box, now, now + wanted.timeout_secs
+            box.id,
+            f"ta-{name}{end}",
+            request.app_id,
+            wanted.name,
+            family,
+            tags,
+            wanted,
+            box,
+            now,
+            now + wanted.timeout_secs,
         )
         self.records[record.id] = record
         await self._open_tunnels(record, wanted.open_ports.ports)
@@ -211,8 +240,8 @@ class ModalFace(Face):
         elif box.state == "stopped" or record.id not in self.engine.boxes:
             record.finish(api_pb2.GenericResult(status=TERMINATED))
         else:
-            while not box.log.ended:
-                await asyncio.sleep(0.01)
+            async for _ in box.log.follow():
+                pass  # until all it wrote is there
             code = box.main.code or 0
             success, failure = (
                 api_pb2.GenericResult.GENERIC_STATUS_SUCCESS,
@@ -245,13 +274,13 @@ class ModalFace(Face):
         scheme, _, token = (head.get("authorization") or "").partition(" ")
         if scheme != "Bearer" or token not in self.tokens:
             return Refusal(401, {}, b"modal: invalid or missing connect token\n")
-        sandbox_id, port = self.tokens[token]
+        sandbox_id, port, label = self.tokens[token]
         record = self.records[sandbox_id]
         if not record.running:
             return Refusal(404, {}, b"modal: sandbox has finished\n")
         # UNVERIFIED: that the header stays at the proxy.
         return PortRoute(
-            record.box, port, token="connect", strip=frozenset({"authorization"}), add={"X-Verified-User-Data": ""}
+            record.box, port, token=label, strip=frozenset({"authorization"}), add={"X-Verified-User-Data": ""}
         )
 
     def expire(self, sandbox_id: str) -> None:

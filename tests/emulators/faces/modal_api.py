@@ -27,12 +27,13 @@ Base: Any = concrete(api_grpc.ModalClientBase)
 
 
 class Control(Base):
-    """The service that ``MODAL_SERVER_URL`` names. V1 and V2 differ in names, in the auth token and in what they allow."""
+    """The service that ``MODAL_SERVER_URL`` names. V1 and V2 differ in names, the auth token and what they allow."""
 
     def __init__(self, face: ModalFace) -> None:
         self.face, self.engine, self.store, self.calls = face, face.engine, face.store, face.calls
         self.apps: dict[str, str] = {}
         self.auth: dict[str, float] = {}
+        self.issued = 0
 
     def authorize(self, name: str, metadata: Any, request: Any) -> None:
         """Token pair on every call; the short-lived token on those of the newer family."""
@@ -282,8 +283,10 @@ class Control(Base):
 
     async def _connect_token(self, request: Any) -> Any:
         record = self.face.live(request.sandbox_id)
-        token = jwt(self.engine.clock.now() + 3600, sandbox=record.id, port=request.port, n=len(self.face.tokens))
-        self.face.tokens[token] = (record.id, request.port or 8080)
+        self.issued += 1
+        # UNVERIFIED: that it is a JWT, and how long it lives.
+        token = jwt(self.engine.clock.now() + 3600, sandbox=record.id, port=request.port, n=self.issued)
+        self.face.tokens[token] = (record.id, request.port or 8080, f"connect-{self.issued}")
         return api_pb2.SandboxCreateConnectTokenResponse(url=self.face.url, token=token)
 
     async def _access(self, record: Record) -> dict[str, str]:

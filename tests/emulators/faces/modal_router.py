@@ -8,7 +8,8 @@ import time
 from typing import TYPE_CHECKING, Any
 
 from grpclib import GRPCError, Status
-from modal_proto import task_command_router_grpc, task_command_router_pb2 as pb
+from modal_proto import task_command_router_grpc
+from modal_proto import task_command_router_pb2 as pb
 
 from tests.emulators.engine import BoxGone
 from tests.emulators.faces.modal_wire import concrete, strict, unary

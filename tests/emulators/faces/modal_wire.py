@@ -20,7 +20,7 @@ if TYPE_CHECKING:
 
     from google.protobuf.message import Message
 
-# UNVERIFIED: which status modal gives to what. The texts are ours, the mapping of a status to an exception is the SDK's.
+# UNVERIFIED: which status modal gives to what. The texts are ours, from a status to an exception is the SDK's way.
 STATUS = {
     400: Status.INVALID_ARGUMENT,
     401: Status.UNAUTHENTICATED,
@@ -99,16 +99,23 @@ class Calls:
                 if error.status == 0:
                     transport.abort()
                 raise error
-            reply = await work(request)
+            # What has arrived is done, also when whoever asked is gone before the reply.
+            reply = await asyncio.shield(asyncio.ensure_future(self._whole(request, work, key if once else "")))
         except FakeApiError as error:
-            if once and key:
-                self._failed[key] = error
             if error.status == 0:
                 await _never_answered(stream)
             raise refusal(error) from None
         finally:
             drop.reset(token)
         await stream.send_message(reply)
+
+    async def _whole(self, request: Any, work: Callable[[Any], Awaitable[Any]], key: str) -> Any:
+        try:
+            return await work(request)
+        except FakeApiError as error:
+            if key:
+                self._failed[key] = error
+            raise
 
 
 async def _never_answered(stream: Any) -> None:
@@ -134,7 +141,7 @@ def unary(name: str, *, once: bool = False) -> Callable[[Any], Any]:
     return decorate
 
 
-def concrete(base: type) -> type:
+def concrete(base: Any) -> type:
     """A stub base class in which every call that is not overridden answers UNIMPLEMENTED."""
 
     def unimplemented(name: str) -> Any:
