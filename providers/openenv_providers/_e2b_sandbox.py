@@ -174,7 +174,4 @@ class CloudSandbox(Sandbox):
 
     async def aclose(self) -> None:
         """Drop the daemon's client; the sandbox lives on."""
-        handle, self._handle = self._handle, None
-        if handle is not None:
-            with contextlib.suppress(Exception):
-                await handle._envd_api.aclose()
+        self._handle = None  # nothing to close: connections belong to the SDK's pool, which others use

@@ -12,9 +12,10 @@ from __future__ import annotations
 import asyncio
 import logging
 import weakref
+from dataclasses import replace
 from typing import TYPE_CHECKING, Any, ClassVar
 
-from openenv_providers._e2b_base import CloudProvider
+from openenv_providers._e2b_base import CAPABILITIES, CloudProvider
 from openenv_providers._e2b_options import CloudOptions
 from openenv_providers._e2b_sdk import KEEPALIVE, STARTED_BY, Event, Sdk
 from openenv_sandbox.provider import Verified
@@ -22,9 +23,11 @@ from openenv_sandbox.provider import Verified
 if TYPE_CHECKING:
     from collections.abc import AsyncIterator, Mapping, Sequence
 
+    from openenv_sandbox.capabilities import Capabilities
     from openenv_sandbox.provider import SandboxRef
 
-_loops: weakref.WeakSet[asyncio.AbstractEventLoop] = weakref.WeakSet()
+# Who uses the connections that the SDK keeps for a loop: the last one closes them.
+_users: weakref.WeakKeyDictionary[asyncio.AbstractEventLoop, set[int]] = weakref.WeakKeyDictionary()
 
 
 class NovitaSdk(Sdk):
@@ -60,15 +63,18 @@ class NovitaSdk(Sdk):
 
     def _fresh(self) -> None:
         loop = asyncio.get_running_loop()
-        if loop not in _loops:
+        if loop not in _users:
             self._transports().pop(id(loop), None)
-            _loops.add(loop)
+        _users.setdefault(loop, set()).add(id(self))
 
     async def aclose(self) -> None:
         """Close the client, and the connections that the SDK would keep for this loop for ever."""
-        await super().aclose()
-        transport = self._transports().pop(id(asyncio.get_running_loop()), None)
-        if transport is not None:
+        self._client = None
+        loop = asyncio.get_running_loop()
+        users = _users.get(loop, set())
+        users.discard(id(self))
+        if not users and (transport := self._transports().pop(id(loop), None)) is not None:
+            _users.pop(loop, None)
             await transport.aclose()
 
     async def create(self, body: Mapping[str, Any], *, key: str, what: str) -> Any:
@@ -184,6 +190,7 @@ class NovitaProvider(CloudProvider):
     sdk = ("novita_sandbox.core", "novita_sandbox.core.template_sync.main")
     env_vars = ("NOVITA_API_KEY",)
     Options = CloudOptions
+    capabilities: ClassVar[Capabilities] = replace(CAPABILITIES, network=frozenset({"full", "none", "cidr4"}))
     sdk_class: ClassVar[type[Sdk]] = NovitaSdk
     traffic_header = "E2B-Traffic-Access-Token"
     verified = Verified(

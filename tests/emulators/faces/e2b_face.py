@@ -93,7 +93,7 @@ class E2bFace(Face):
         self.models: Any = importlib.import_module(f"{self.root}.api.client.models")
         self.snapshots: dict[str, list[str]] = {}
         self.envd = Envd(self)
-        self.builder = Builder(self)
+        self.builder = self.make_builder()
         one = "/sandboxes/{id}"
         self.app = Starlette(
             routes=[
@@ -110,6 +110,10 @@ class E2bFace(Face):
                 Route("/snapshots", self.guard(self.list_snapshots), methods=["GET"]),
             ]
         )
+
+    def make_builder(self) -> Builder:
+        """What makes templates."""
+        return Builder(self)
 
     # ------------------------------------------------------------------------------------------------------- wire
 
