@@ -8,7 +8,9 @@ a timer of 60 s where ours applies, and imports OpenTelemetry. The generated cli
 from __future__ import annotations
 
 import asyncio
+import contextlib
 import json
+import mimetypes
 import weakref
 from typing import TYPE_CHECKING, Any, TypeVar
 
@@ -25,7 +27,7 @@ from openenv_sandbox.errors import (
 from openenv_sandbox.retry import retry_after, throttled
 
 if TYPE_CHECKING:
-    from collections.abc import Awaitable, Callable, Mapping
+    from collections.abc import AsyncIterator, Awaitable, Callable, Mapping
 
     from openenv_sandbox.errors import Outcome
     from openenv_sandbox.provider import SandboxRef
@@ -125,6 +127,7 @@ class Clients:
         import daytona_api_client_async as api
         import daytona_toolbox_api_client_async as toolbox
 
+        mimetypes.guess_type("data")  # reads /etc/mime.types once; the SDK would do so on the loop, at the first upload
         # Commands that hold a server each hold a connection: no bound here, the start gate is core's.
         self.main = api.ApiClient(api.Configuration(host=api_url, connection_pool_maxsize=0))
         self.box = toolbox.ApiClient(toolbox.Configuration(host="", connection_pool_maxsize=0))
@@ -174,14 +177,26 @@ class Api:
         self._headers = {**headers, "X-Daytona-Source": "openenv"}
         self._clients: weakref.WeakKeyDictionary[asyncio.AbstractEventLoop, asyncio.Future[Clients]]
         self._clients = weakref.WeakKeyDictionary()
+        self._closed: weakref.WeakSet[asyncio.AbstractEventLoop] = weakref.WeakSet()
 
-    async def clients(self) -> Clients:
-        """Those of the running loop, made in a thread: certificates are read from disk."""
+    @contextlib.asynccontextmanager
+    async def session(self) -> AsyncIterator[Clients]:
+        """The clients of the running loop, made in a thread: certificates are read from disk.
+
+        What still has to be done after `aclose` (a delete, mostly) has clients of its own, which end with it.
+        """
         loop = asyncio.get_running_loop()
+        if loop in self._closed:
+            clients = await asyncio.to_thread(Clients, self.url, self._headers)
+            try:
+                yield clients
+            finally:
+                await clients.close()
+            return
         making = self._clients.get(loop)
         if making is None:
             making = self._clients[loop] = asyncio.ensure_future(asyncio.to_thread(Clients, self.url, self._headers))
-        return await asyncio.shield(making)
+        yield await asyncio.shield(making)
 
     async def call(
         self,
@@ -197,14 +212,16 @@ class Api:
         Raises:
             OpenEnvError: What `translate` makes of the SDK's error.
         """
-        clients = await self.clients()
         try:
-            return await asyncio.wait_for(fn(clients), timeout or self.timeout_s)
+            async with self.session() as clients:
+                return await asyncio.wait_for(fn(clients), timeout or self.timeout_s)
         except Exception as error:
             raise translate(error, what=what, ref=ref, started=started) from error
 
     async def aclose(self) -> None:
         """Close the clients of the running loop."""
-        making = self._clients.pop(asyncio.get_running_loop(), None)
+        loop = asyncio.get_running_loop()
+        self._closed.add(loop)
+        making = self._clients.pop(loop, None)
         if making is not None:
             await (await making).close()

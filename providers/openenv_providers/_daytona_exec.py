@@ -18,7 +18,7 @@ from openenv_sandbox.shell import quote
 WINDOW_S = 20
 """For how long one request waits for news, in seconds."""
 CHUNK = 1 << 20
-"""Bytes of each stream in one answer."""
+"""Bytes of each stream in one answer, and of input in one request; the SDK's HTTP client warns above that."""
 LONGEST = 100_000
 """Characters of a command line; the vendor's shell takes it as one argument, of which Linux allows 128 KiB."""
 NO_FOLDER, NO_CWD, GONE = 96, 97, 98
@@ -56,19 +56,26 @@ n=$1 l=$2 d=$3 i=$4 w=$5 a=0 b=0 r=$6; shift 6
 m=$(umask); umask 077
 mkdir "$d" 2>/dev/null && : >"$d/out" && : >"$d/err" || exit 96
 umask "$m"
+case $i in
+"") exec 3</dev/null ;;
+*" "*) cat $i >"$d/in" && exec 3<"$d/in" && rm -f $i "$d/in" || exit 96 ;;
+*) exec 3<"$i" && rm -f "$i" || exit 96 ;;
+esac
 [ -z "$w" ] || cd "$w" 2>/dev/null || exit 97
 $(command -v setsid) /bin/sh -c '
-  d=$1 i=$2; shift 2
+  d=$1; shift
   echo "$$" >"$d/pid"
-  (exec "$@") <"$i" >>"$d/out" 2>>"$d/err"
+  (exec "$@") <&3 >>"$d/out" 2>>"$d/err" 3<&-
   echo "$?" >"$d/code.new"; mv "$d/code.new" "$d/code"
-' oe "$d" "$i" "$@" </dev/null >/dev/null 2>&1 &
+' oe "$d" "$@" </dev/null >/dev/null 2>&1 &
+exec 3<&-
 while [ ! -s "$d/pid" ]; do sleep 0.01 2>/dev/null || sleep 1; done
-[ "$i" = /dev/null ] || rm -f "$i"
 """
     + _NEWS
 )
-"""Arguments: nonce, most bytes, folder of this command, its input, working directory, folders to remove, command."""
+"""Arguments: nonce, most bytes, folder of this command, files of its input, working directory, what to remove, command.
+
+What is removed is what is left of commands that have ended."""
 
 NEXT = "n=$1 l=$2 d=$3 a=$4 b=$5\n" + _NEWS
 """Arguments: nonce, most bytes, folder, bytes of stdout and of stderr that have arrived."""

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import asyncio
+import contextlib
 import hashlib
 import json
 import tarfile
@@ -14,6 +15,7 @@ from openenv_providers import _daytona_convert as convert
 from openenv_providers._daytona_api import translate
 from openenv_sandbox._staged import staged
 from openenv_sandbox.errors import BuildError, ImageError, OpenEnvError, ProviderError, SandboxGone
+from openenv_sandbox.image import resolve_config
 from openenv_sandbox.lifecycle import daemon_call
 from openenv_sandbox.provider import Prepared
 
@@ -43,11 +45,14 @@ async def ensure(
     """
     if image.kind in ("template", "snapshot"):
         return await _existing(api, image)
+    config = image.config
+    with contextlib.suppress(ImageError):  # core asks again, and says what is missing
+        config = await resolve_config(image, base=True)
     if image.kind == "ref":
         body = {"image_name": image.name, "entrypoint": KEEP_ALIVE}
         name = _name(spec, image.name.rpartition("/")[2], image.name, target)
         await _make(api, name, {**body, **_common(spec, name, target)}, on_log, again=spec.pull == "always")
-        return Prepared(name, image.config, image.digest, owned=True, labels=convert.snapshot_labels(name))
+        return Prepared(name, config, image.digest, owned=True, labels=convert.snapshot_labels(name))
     async with staged(image, keep_openenv=keep_openenv) as context:
         name = _name(spec, image.name, context.digest, target)
         ready = await _state(api, name)
@@ -60,7 +65,7 @@ async def ensure(
             await _make(api, name, {**built, **_common(spec, name, target)}, on_log)
         else:
             await _make(api, name, {}, on_log)
-    return Prepared(name, image.config, image.digest, owned=True, labels=convert.snapshot_labels(name))
+    return Prepared(name, config, image.digest, owned=True, labels=convert.snapshot_labels(name))
 
 
 def _name(spec: SandboxSpec, title: str, content: str, target: str | None) -> str:
@@ -161,20 +166,22 @@ async def _follow(api: Api, identifier: str, line: LogSink) -> None:
     """The builder's output, line by line, until it ends; a log that breaks off is no failure of the build."""
     try:
         where = await api.call("asking for the log", lambda c: c.snapshots.get_snapshot_build_logs_url(identifier))
-        clients = await api.clients()
-        reply = await clients.main.rest_client.request(
-            "GET", f"{where.url}?follow=true", headers=dict(clients.main.default_headers)
-        )
-        rest = b""
-        async with reply.response as response:
-            async for chunk in response.content.iter_any():
-                *whole, rest = (rest + chunk).split(b"\n")
-                for text in whole:
-                    line(text.decode("utf-8", "replace").rstrip("\r"))
-        if rest:
-            line(rest.decode("utf-8", "replace"))
+        async with api.session() as clients:
+            await _lines(clients.main, f"{where.url}?follow=true", line)
     except Exception as error:
         line(f"(the log broke off: {translate(error, what='reading the log').message})")
+
+
+async def _lines(client: Any, url: str, line: LogSink) -> None:
+    reply = await client.rest_client.request("GET", url, headers=dict(client.default_headers))
+    rest = b""
+    async with reply.response as response:
+        async for chunk in response.content.iter_any():
+            *whole, rest = (rest + chunk).split(b"\n")
+            for text in whole:
+                line(text.decode("utf-8", "replace").rstrip("\r"))
+    if rest:
+        line(rest.decode("utf-8", "replace"))
 
 
 async def _send(api: Api, folder: Path, digest: str) -> str:
@@ -243,7 +250,7 @@ async def ours(api: Api) -> list[Prepared]:
 
 async def _page(api: Api, page: int) -> Any:
     return await api.call(
-        "listing snapshots", lambda clients: clients.snapshots.get_all_snapshots(page=float(page), limit=100.0)
+        "listing snapshots", lambda clients: clients.snapshots.get_all_snapshots(page=page, limit=100)
     )
 
 
