@@ -23,8 +23,11 @@ if TYPE_CHECKING:
 @click.option("--host", default="127.0.0.1", show_default=True, help="0.0.0.0 lets other machines in.")
 @click.option("--reload", is_flag=True, help="Restart when a file of the folder changes.")
 @click.option("--workers", type=click.IntRange(1), help="Server processes; sessions are not shared between them.")
+@click.option("--web", is_flag=True, help="Serve a page at /web as well, to play with the environment in a browser.")
 @click.pass_obj
-def command(terminal: Terminal, path: Path, port: int | None, host: str, reload: bool, workers: int | None) -> int:
+def command(
+    terminal: Terminal, path: Path, port: int | None, host: str, reload: bool, workers: int | None, web: bool
+) -> int:
     """Serve the environment in the folder PATH with the running interpreter until Ctrl-C.
 
     Nothing is isolated and nothing is installed: for that, `openenv launch PATH --provider local`.
@@ -34,6 +37,8 @@ def command(terminal: Terminal, path: Path, port: int | None, host: str, reload:
 
     if reload and workers:
         raise click.UsageError("--reload and --workers exclude each other")
+    if web and (workers or 1) > 1:
+        raise click.UsageError("--web needs one worker: a visitor's environment lives in the process that built it")
     found = folder.read(path.resolve())
     if found.module is None:
         raise ImageError(f"{path}: neither openenv.yaml nor pyproject.toml says which application to serve")
@@ -41,8 +46,19 @@ def command(terminal: Terminal, path: Path, port: int | None, host: str, reload:
     argv += ["--reload", "--reload-dir", str(path)] if reload else []
     argv += ["--workers", str(workers)] if workers else []
     with tempfile.TemporaryDirectory(prefix="openenv-serve-") as links:
-        terminal.say(f"serving {found.module} on http://{host}:{port or found.port} (Ctrl-C ends it)")
-        return _run(argv, _environment(found, Path(links)), path)
+        address = f"http://{host}:{port or found.port}"
+        terminal.say(f"serving {found.module} on {address} (Ctrl-C ends it)")
+        environment = _environment(found, Path(links))
+        if web:
+            environment["ENABLE_WEB_INTERFACE"] = "true"
+            wanted = "; it asks for the OPENENV_AUTH_TOKEN" if environment.get("OPENENV_AUTH_TOKEN") else ""
+            terminal.say(f"the page: {_for_a_browser(address)}/web{wanted}")
+        return _run(argv, environment, path)
+
+
+def _for_a_browser(address: str) -> str:
+    """The address as this machine reaches it, where the server listens on all of its own."""
+    return address.replace("//0.0.0.0:", "//localhost:").replace("//:::", "//localhost:")
 
 
 def _environment(found: Folder, links: Path) -> dict[str, str]:

@@ -13,7 +13,7 @@ from openenv_sandbox.models import Action, Observation, State
 from openenv_sandbox.server.access import AccessRules
 from openenv_sandbox.server.app import HTTPEnvServer, create_fastapi_app
 from openenv_sandbox.server.calls import environment_class
-from openenv_sandbox.server.environment import Environment
+from openenv_sandbox.server.environment import Environment, EnvironmentMetadata
 from openenv_sandbox.server.http import own_version
 from openenv_sandbox.server.metadata import load_environment_metadata
 from openenv_sandbox.server.types import ConcurrencyConfig, ServerMode
@@ -87,7 +87,7 @@ def create_web_interface_app(
     )
     server: HTTPEnvServer = app.state.openenv_server
     metadata = load_environment_metadata(env, env_name)
-    title = title_override or display_title(metadata)
+    title = title_override or get_gradio_display_title(metadata)
     quick_start = get_quick_start_markdown(metadata, action_cls, observation_cls)
     has_custom = gradio_builder is not None and custom.mount(
         app, gradio_builder, env, action_cls, observation_cls, metadata, title, quick_start
@@ -118,7 +118,7 @@ def create_web_interface_app(
     return app
 
 
-def display_title(metadata: Any, fallback: str = "OpenEnv Environment") -> str:
+def get_gradio_display_title(metadata: EnvironmentMetadata | None, fallback: str = "OpenEnv Environment") -> str:
     """Title of the window."""
     return f"OpenEnv Agentic Environment: {metadata.name if metadata else fallback}"
 

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import contextlib
+import json
 import logging
 from importlib import import_module
 from importlib.util import find_spec
@@ -61,3 +62,54 @@ def mount(
         return False
     app.state.openenv_web_manager = manager
     return True
+
+
+def build_gradio_app(
+    web_manager: WebInterfaceManager,
+    action_fields: list[dict[str, Any]],
+    metadata: EnvironmentMetadata | None,
+    is_chat_env: bool,
+    title: str = "OpenEnv Environment",
+    quick_start_md: str | None = None,
+) -> Any:
+    """A plain Gradio page over a manager, for builders that add to one: reset, an action as JSON, what came back.
+
+    Args:
+        web_manager: Drives the environment.
+        action_fields: Their defaults become the action that is offered.
+        metadata: Its name and description head the page.
+        is_chat_env: Not used; callers pass it.
+        title: Title of the window.
+        quick_start_md: Shown folded.
+
+    Returns:
+        A ``gradio.Blocks``.
+    """
+    gradio: Any = import_module("gradio")
+    start = {field["name"]: field["default_value"] for field in action_fields}
+
+    async def reset() -> tuple[Any, Any]:
+        return await web_manager.reset_environment(), web_manager.get_state()
+
+    async def step(action: str) -> tuple[Any, Any]:
+        try:
+            return await web_manager.step_environment(json.loads(action)), web_manager.get_state()
+        except ValueError as error:  # no JSON, or no such action
+            raise gradio.Error(str(error)) from error
+
+    with gradio.Blocks(title=title) as blocks:
+        gradio.Markdown(f"# {metadata.name}\n\n{metadata.description}" if metadata else f"# {title}")
+        with gradio.Row():
+            with gradio.Column():
+                action = gradio.Code(json.dumps(start, indent=2), language="json", label="Action")
+                stepping = gradio.Button("Step", variant="primary")
+                resetting = gradio.Button("Reset")
+            with gradio.Column():
+                observation = gradio.JSON(label="Observation")
+                state = gradio.JSON(label="State")
+        if quick_start_md:
+            with gradio.Accordion("Connect a program", open=False):
+                gradio.Markdown(quick_start_md)
+        stepping.click(step, [action], [observation, state])
+        resetting.click(reset, [], [observation, state])
+    return blocks
