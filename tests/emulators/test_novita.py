@@ -8,28 +8,16 @@ import pytest
 
 pytest.importorskip("novita_sandbox")
 
-from openenv_providers.novita import NovitaProvider
-
-from tests.emulators.engine import Engine, Front
-from tests.emulators.faces.novita_face import KEY, NovitaFace
+from tests.emulators.e2b_bench import emulate
 from tests.emulators.proof import Emulated, EmulatorProof
 
 if TYPE_CHECKING:
     from collections.abc import Iterator
 
+    from tests.emulators.engine import Engine
+
 
 class TestNovita(EmulatorProof):
     @pytest.fixture
     def emulated(self, engine: Engine) -> Iterator[Emulated]:
-        face = NovitaFace(engine)
-        with Front(engine, face) as front:
-            yield Emulated(
-                engine,
-                front,
-                face,
-                NovitaProvider,
-                options={"gateway": front.url},
-                env={"NOVITA_API_KEY": KEY, "NOVITA_API_URL": front.url, "NOVITA_SANDBOX_URL": front.url},
-                wrong_auth={"NOVITA_API_KEY": "sk_wrong-key-0123456789"},
-                expire="a traffic token lives as long as its sandbox",
-            )
+        yield from emulate("novita", engine)
