@@ -110,12 +110,15 @@ class Capabilities:
         user: Whether the workload's user can be chosen at create.
         lifetime: ``server-extendable`` and ``server-fixed`` end the sandbox by themselves; ``idle-only`` ends it when
             unused; ``none`` never does, so the sandbox carries an expiry label that later processes honour.
+        keep_alive_s: How often `Sandbox.keep_alive` is called while somebody owns the sandbox, in seconds, because an
+            idle timer would end or suspend it in mid-use. None: there is none (``idle-only``: every 60 s).
         max_lifetime_s: The longest lifetime, None when unbounded.
         dedupes_key: Creating twice with one key gives one sandbox, so a create of unknown outcome may be repeated.
         create_settle_s: How long after the create timer a lost create may still appear, in seconds.
         attach: Whether another process can take a sandbox over.
         labels: ``filter`` by the server, encoded in the ``name``, compared ``client-side``, or only in the ``journal``.
         findable: How a sandbox is found from its key after a lost reply.
+        lists_ended: Listing and finding also tell of sandboxes that have ended and not been deleted.
         pause: Pause and resume keep the processes.
         snapshot: A snapshot can be taken and booted.
         fork_memory: A snapshot contains the running processes.
@@ -143,12 +146,14 @@ class Capabilities:
     sizes: Sizes = field(default_factory=Sizes)
     user: bool = True
     lifetime: Literal["server-extendable", "server-fixed", "idle-only", "none"] = "none"
+    keep_alive_s: float | None = None
     max_lifetime_s: float | None = None
     dedupes_key: bool = False
     create_settle_s: float = 60.0
     attach: bool = True
     labels: Literal["filter", "name", "client-side", "journal"] = "filter"
     findable: Literal["label", "name", "id", "none"] = "label"
+    lists_ended: bool = True
     pause: bool = False
     snapshot: bool = False
     fork_memory: bool = False

@@ -25,7 +25,7 @@ LEASE_S = 600.0
 """How long an extendable sandbox lives on when its owner is gone, in seconds."""
 
 IDLE_S = 60.0
-"""How often the idle timer of a backend is reset, in seconds."""
+"""How often the idle timer of a backend is reset that does not say how often, in seconds."""
 
 _log = logging.getLogger("openenv.launch")
 
@@ -103,7 +103,7 @@ class KeepAlive:
         self._sandbox, self._lease, self._idle = sandbox, lease, idle
         self._on_idle, self._extended = on_idle, extended
         self._renews = caps.lifetime == "server-extendable" and renew
-        self._feeds = caps.lifetime == "idle-only"
+        self._feeds = caps.keep_alive_s or (IDLE_S if caps.lifetime == "idle-only" else None)
         self._end, self._on_end = (end if caps.lifetime == "none" else None), on_end
         self._tasks: list[asyncio.Task[None]] = []
 
@@ -113,8 +113,8 @@ class KeepAlive:
 
         if self._renews:
             self._tasks.append(keep(self._every(self._lease / 3, self._renew), name="openenv-lease"))
-        if self._feeds:
-            self._tasks.append(keep(self._every(IDLE_S, self._sandbox.keep_alive), name="openenv-keep-alive"))
+        if self._feeds is not None:
+            self._tasks.append(keep(self._every(self._feeds, self._sandbox.keep_alive), name="openenv-keep-alive"))
         if self._idle is not None:
             self._tasks.append(keep(self._watch_idle(self._idle), name="openenv-idle"))
         if self._end is not None and self._on_end is not None:

@@ -148,7 +148,7 @@ class Sandbox(ABC):
         raise self._unsupported("extend")
 
     async def keep_alive(self) -> None:
-        """Reset the backend's idle timer (``lifetime="idle-only"``)."""
+        """Reset the backend's idle timer (``lifetime="idle-only"``, or `Capabilities.keep_alive_s` is given)."""
         raise self._unsupported("keep_alive")
 
     async def pause(self) -> None:
@@ -293,7 +293,10 @@ class SandboxProvider(ABC):
 
     @abstractmethod
     async def find(self, key: str) -> Sequence[SandboxRef]:
-        """Every sandbox made with ``key``, in any state; what leads back after a lost reply. Empty when none."""
+        """Every sandbox made with ``key``, what leads back after a lost reply. Empty when none.
+
+        In any state, paused included; those that have ended only where `Capabilities.lists_ended`.
+        """
 
     @abstractmethod
     async def attach(self, ref: SandboxRef) -> Sandbox:
@@ -305,7 +308,7 @@ class SandboxProvider(ABC):
 
     @abstractmethod
     def list(self, labels: Mapping[str, str]) -> AsyncIterator[SandboxInfo]:
-        """Every sandbox in `scope` that has all ``labels``, in any state."""
+        """Every sandbox in `scope` that has all ``labels``, in any state; as `find`."""
 
     @abstractmethod
     async def delete(self, ref: SandboxRef) -> None:

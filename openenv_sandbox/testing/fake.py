@@ -126,7 +126,7 @@ class FakeProvider(SandboxProvider):
             start=caps.start,
             port=spec.port,
             lifetime_s=spec.timeouts.effective_lifetime if caps.lifetime.startswith("server") else None,
-            idle_s=(self.options.idle_s or 900.0) if caps.lifetime == "idle-only" else None,
+            idle_s=(self.options.idle_s or 900.0) if caps.lifetime == "idle-only" or caps.keep_alive_s else None,
             resources=spec.resources.model_dump(),
         )
         return FakeSandbox(self, self._info(info))

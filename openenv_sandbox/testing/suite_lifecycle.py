@@ -85,8 +85,9 @@ class LifecycleContract(ContractBase):
         assert list(await bench.provider.find("oe-00000000-000000000000")) == []
 
     async def test_find_in_any_state(self, bench: Bench) -> None:
-        """A sandbox whose server has ended is still found."""
+        """``lists_ended``: a sandbox whose server has ended is still found."""
         self.needs(bench.caps.findable != "none", "findable")
+        self.needs(bench.caps.lists_ended, "lists_ended")
         self.needs(bench.caps.start == "command", "a command at create")
         self.hook(bench.case.dying is not None, "a server that ends")
         key = bench.key()

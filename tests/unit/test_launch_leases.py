@@ -158,6 +158,26 @@ async def test_an_idle_timer_is_fed_while_in_use(clock: FakeClock) -> None:
         await client.disconnect()
 
 
+async def test_an_idle_timer_beside_a_lease(clock: FakeClock) -> None:
+    """A backend that ends a sandbox both at a time and when unused says how often it must be fed.
+
+    Scenario: B01
+    Mutation: KeepAlive feeds idle-only backends alone, or every IDLE_S
+    """
+    with FakeCloud(clock=clock) as cloud:
+        provider = cloud.provider(keep_alive_s=10.0)
+        client = await launch("fake-env:1", provider=provider, options={"idle_s": 25.0})
+        for _ in range(3 * int(LEASE_S / 10)):
+            await clock.advance(10)
+        await client.step({"a": 1})
+        assert cloud.count("keep_alive") >= 3 * LEASE_S / 10
+        assert _only(cloud).extended
+        await client.sandbox.aclose()
+        await clock.advance(30)
+        assert not cloud.live()
+        await client.disconnect()
+
+
 async def test_a_failing_renewal_is_tried_again(cloud: FakeCloud, clock: FakeClock) -> None:
     rule = cloud.faults.add("extend", status=500, skip=1, times=2)
     async with launch("fake-env:1", provider=cloud.provider()) as env:
