@@ -44,9 +44,10 @@ class Images:
 
         if image_id not in self._ready:
             client = await self._account.client()
+            app = await self._account.app(create=True)
             found = modal.Image.from_id(image_id, client=client)
             try:
-                await self._account.call(f"looking up the image {image_id}", found.hydrate.aio(client))
+                await self._account.call(f"looking up the image {image_id}", found.build.aio(app))
             except NotThere as error:
                 raise ImageError(f"there is no image {image_id}", provider=NAME) from error
             self._ready[image_id] = found

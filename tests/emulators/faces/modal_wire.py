@@ -76,12 +76,13 @@ class Calls:
     """Runs handlers: checks first, and an error that the engine's faults raised stays with the call.
 
     The SDK repeats a call under one idempotency key. A fault is about the call, so every repetition of it meets the
-    same end; the rule counts one hit.
+    same end; the rule counts one hit. With ``forgets`` it is about one attempt.
     """
 
     def __init__(self) -> None:
         self._failed: dict[str, FakeApiError] = {}
         self.attempts: list[tuple[str, str]] = []
+        self.forgets = False
 
     async def run(self, stream: Any, name: str, work: Callable[[Any], Awaitable[Any]], *, once: bool = False) -> None:
         """Receive, check, work, answer."""
@@ -94,7 +95,7 @@ class Calls:
         transport = stream._stream.connection._transport
         token = drop.set(transport.abort)
         try:
-            if once and key in self._failed:
+            if once and key in self._failed and not self.forgets:
                 error = self._failed[key]
                 if error.status == 0:
                     transport.abort()
