@@ -67,6 +67,8 @@ if TYPE_CHECKING:
     from openenv_sandbox.server.types import ServerCapacityStatus as ServerCapacityStatus
     from openenv_sandbox.server.types import ServerMode as ServerMode
     from openenv_sandbox.server.types import SessionInfo as SessionInfo
+    from openenv_sandbox.server.web.app import create_web_interface_app as create_web_interface_app
+    from openenv_sandbox.server.web.manager import WebInterfaceManager as WebInterfaceManager
 
 _HOMES = {
     "Action": "openenv_sandbox.models",
@@ -123,9 +125,11 @@ _HOMES = {
     "WSErrorResponse": "openenv_sandbox.server.rpc_types",
     "WSMCPMessage": "openenv_sandbox.server.rpc_types",
     "WSMCPResponse": "openenv_sandbox.server.rpc_types",
+    "WebInterfaceManager": "openenv_sandbox.server.web.manager",
     "create_app": "openenv_sandbox.server.app",
     "create_fastapi_app": "openenv_sandbox.server.app",
     "create_llm_client": "openenv_sandbox.llm",
+    "create_web_interface_app": "openenv_sandbox.server.web.app",
     "deserialize_action": "openenv_sandbox.server.serialization",
     "deserialize_action_with_preprocessing": "openenv_sandbox.server.serialization",
     "serialize_observation": "openenv_sandbox.server.serialization",
@@ -186,9 +190,11 @@ __all__ = [
     "WSErrorResponse",
     "WSMCPMessage",
     "WSMCPResponse",
+    "WebInterfaceManager",
     "create_app",
     "create_fastapi_app",
     "create_llm_client",
+    "create_web_interface_app",
     "deserialize_action",
     "deserialize_action_with_preprocessing",
     "serialize_observation",
