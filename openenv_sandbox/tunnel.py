@@ -1,7 +1,8 @@
-"""A way to a port where the backend has none: one command inside per connection, its stdin and stdout the bytes.
+"""A way to a port by a listener on the loopback here.
 
-`open_tunnel` listens on the loopback here. Each accepted connection starts a relay in the sandbox, by python3, socat or
-nc, whichever is there. Works with no network in the sandbox at all, since its loopback is its own.
+`open_tunnel` is for backends that have no ports: each accepted connection starts a relay in the sandbox, by python3,
+socat or nc, whichever is there, whose stdin and stdout are the bytes. It works with no network in the sandbox at all,
+since its loopback is its own. `forward` is for backends that forward single connections themselves.
 """
 
 from __future__ import annotations
@@ -9,17 +10,18 @@ from __future__ import annotations
 import asyncio
 import contextlib
 import logging
-from typing import TYPE_CHECKING
+from functools import partial
+from typing import TYPE_CHECKING, Protocol
 
 from openenv_sandbox.errors import CapabilityError, EndpointError, OpenEnvError
 from openenv_sandbox.lifecycle import finish
 from openenv_sandbox.provider import Endpoint
 
 if TYPE_CHECKING:
-    from collections.abc import AsyncIterator
+    from collections.abc import AsyncIterator, Awaitable, Callable
 
     from openenv_sandbox.capabilities import ExecCapabilities
-    from openenv_sandbox.provider import Sandbox
+    from openenv_sandbox.provider import Sandbox, SandboxRef
 
 log = logging.getLogger("openenv.launch")
 
@@ -99,25 +101,51 @@ async def open_tunnel(sandbox: Sandbox, port: int, caps: ExecCapabilities) -> En
             field="port",
             ref=sandbox.ref,
         )
-    tunnel = _Tunnel(sandbox, port)
-    await tunnel.start()
-    return Endpoint(tunnel.url, failure=tunnel.failure, close=tunnel.aclose)
+    listener = _Listener(sandbox.ref, port, partial(_by_command, sandbox, port))
+    return await listener.start()
 
 
-class _Tunnel:
-    def __init__(self, sandbox: Sandbox, port: int) -> None:
-        self._sandbox, self._port = sandbox, port
+class ByteStream(Protocol):
+    """One connection to a port inside, as a backend's own port-forward gives it."""
+
+    async def receive(self) -> bytes:
+        """The next bytes from the server; empty when it has closed its side."""
+
+    async def send(self, data: bytes) -> None:
+        """Send to the server; returns when more may be sent."""
+
+    async def send_eof(self) -> None:
+        """Close our side; does nothing where the backend cannot."""
+
+    async def aclose(self) -> None:
+        """End the connection. May be called twice."""
+
+
+async def forward(connect: Callable[[], Awaitable[ByteStream]], *, ref: SandboxRef, port: int) -> Endpoint:
+    """An endpoint on the loopback here, for a backend that forwards single connections to a port (kubernetes).
+
+    Args:
+        connect: Makes one connection; called for each one that is accepted here. Its errors are the endpoint's
+            ``failure()``: an `EndpointError` while the server does not listen yet, `SandboxGone` when it is over.
+        ref: The sandbox, for messages.
+        port: Likewise.
+    """
+    return await _Listener(ref, port, partial(_by_stream, connect)).start()
+
+
+class _Listener:
+    """Accepts connections on the loopback, has each carried, and knows why the last one could not be."""
+
+    def __init__(self, ref: SandboxRef, port: int, carry: Callable[[_Link], Awaitable[None]]) -> None:
+        self._ref, self._port, self._carry = ref, port, carry
         self._server: asyncio.Server | None = None
         self._tasks: set[asyncio.Task[None]] = set()
         self._failure: BaseException | None = None
-        self.url = ""
 
-    async def start(self) -> None:
+    async def start(self) -> Endpoint:
         self._server = await asyncio.start_server(self._accepted, "127.0.0.1", 0)
-        self.url = f"http://127.0.0.1:{self._server.sockets[0].getsockname()[1]}"
-
-    def failure(self) -> BaseException | None:
-        return self._failure
+        url = f"http://127.0.0.1:{self._server.sockets[0].getsockname()[1]}"
+        return Endpoint(url, failure=lambda: self._failure, close=self.aclose)
 
     async def aclose(self) -> None:
         if self._server is not None:
@@ -137,13 +165,8 @@ class _Tunnel:
         task.add_done_callback(self._tasks.discard)
         link = _Link(reader, writer)
         try:
-            code = await self._relay(link)
-            if code == NO_RELAY:
-                self._failure = EndpointError(
-                    f"nothing in the sandbox can carry port {self._port}: no python3, socat or nc",
-                    ref=self._sandbox.ref, retryable=False, hint="install one of them in the image",
-                )  # fmt: skip
-            elif link.answered:
+            await self._carry(link)
+            if link.answered:
                 self._failure = None
         except OpenEnvError as error:
             self._failure = error
@@ -152,32 +175,64 @@ class _Tunnel:
             link.writer.transport.abort()
             return
         except Exception as error:
-            log.warning("the tunnel to port %d of %s broke: %s", self._port, self._sandbox.ref, type(error).__name__)
+            log.warning("the tunnel to port %d of %s broke: %s", self._port, self._ref, type(error).__name__)
             self._failure = error
         await link.close()
 
-    async def _relay(self, link: _Link) -> int | None:
-        relay = asyncio.ensure_future(
-            self._sandbox.exec_raw(
-                ["/bin/sh", "-c", _RELAY, "oe", str(self._port), _PYTHON],
-                env={},
-                cwd=None,
-                user=None,
-                stdin=link.sent(),
-                on_output=link.received,
-            )
+
+async def _by_command(sandbox: Sandbox, port: int, link: _Link) -> None:
+    relay = asyncio.ensure_future(
+        sandbox.exec_raw(
+            ["/bin/sh", "-c", _RELAY, "oe", str(port), _PYTHON],
+            env={},
+            cwd=None,
+            user=None,
+            stdin=link.sent(),
+            on_output=link.received,
         )
-        lost = asyncio.ensure_future(link.lost.wait())
-        try:
-            await asyncio.wait({relay, lost}, return_when="FIRST_COMPLETED")
-            if not relay.done():
-                return None
-            return relay.result().exit_code
-        finally:
-            lost.cancel()
-            if not relay.done():
-                relay.cancel()
-                await asyncio.wait({relay}, timeout=5.0)
+    )
+    lost = asyncio.ensure_future(link.lost.wait())
+    try:
+        await asyncio.wait({relay, lost}, return_when="FIRST_COMPLETED")
+        if relay.done() and relay.result().exit_code == NO_RELAY:
+            raise EndpointError(
+                f"nothing in the sandbox can carry port {port}: no python3, socat or nc",
+                ref=sandbox.ref, retryable=False, hint="install one of them in the image",
+            )  # fmt: skip
+    finally:
+        lost.cancel()
+        if not relay.done():
+            relay.cancel()
+            await asyncio.wait({relay}, timeout=5.0)
+
+
+async def _by_stream(connect: Callable[[], Awaitable[ByteStream]], link: _Link) -> None:
+    stream = await connect()
+
+    async def up() -> None:
+        async for data in link.sent():
+            await stream.send(data)
+        await stream.send_eof()
+
+    async def down() -> None:
+        while data := await stream.receive():
+            link.received("stdout", data)
+            await link.drained()
+
+    sending, receiving = asyncio.ensure_future(up()), asyncio.ensure_future(down())
+    lost = asyncio.ensure_future(link.lost.wait())
+    try:
+        await asyncio.wait({sending, receiving, lost}, return_when="FIRST_COMPLETED")
+        if sending.done() and sending.exception() is None:
+            await asyncio.wait({receiving, lost}, return_when="FIRST_COMPLETED")
+        for task in (sending, receiving):
+            if task.done():
+                task.result()
+    finally:
+        for each in (sending, receiving, lost):
+            each.cancel()
+        await asyncio.wait({sending, receiving, lost}, timeout=5.0)
+        await stream.aclose()
 
 
 class _Link:
@@ -206,6 +261,11 @@ class _Link:
             self.lost.set()
             return
         self.writer.write(data)
+
+    async def drained(self) -> None:
+        """Return when the client has taken most of what it was sent; a lost one is noticed elsewhere."""
+        with contextlib.suppress(ConnectionError):
+            await self.writer.drain()
 
     async def close(self) -> None:
         """Send what is left, then end-of-file."""
