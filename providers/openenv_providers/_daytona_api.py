@@ -117,7 +117,8 @@ def message(error: Exception) -> str:
         data = json.loads(body)
         return str(data.get("message") or data.get("error") or body)[:1000]
     except (ValueError, AttributeError):
-        return (body or str(getattr(error, "reason", "") or error)).strip()[:300]
+        # Never the error's own text: the SDK writes the headers of the answer into it.
+        return (body or str(getattr(error, "reason", None) or f"status {getattr(error, 'status', None)}")).strip()[:300]
 
 
 class Clients:

@@ -29,6 +29,9 @@ if TYPE_CHECKING:
 KEEP_ALIVE = ["sleep", "infinity"]
 """What a snapshot runs, whatever its image does: the server is started by core, once."""
 _POLL_S = 1.0
+_LOG_S = 10.0
+"""How long the end of a build's log is waited for after the build has ended, in seconds."""
+_ENDS = frozenset({"active", "error", "build_failed"})
 _REGISTRY = (
     "is the name right? A private registry must be registered with the organisation first (dashboard, Registries)"
 )
@@ -120,23 +123,22 @@ async def _make(api: Api, name: str, body: dict[str, Any], on_log: LogSink, *, a
     try:
         while True:
             identifier, state, reason = found
+            if log is None and state != "pending" and "build_info" in body:
+                log = asyncio.ensure_future(_follow(api, identifier, line))
+            if log is not None and state in _ENDS:
+                await asyncio.wait({log}, timeout=_LOG_S)
             if state == "active":
                 return
+            if state in _ENDS:
+                raise _failed(name, state, reason, "\n".join(tail))
             if state == "inactive":
                 await _activate(api, identifier)
-            elif state in ("error", "build_failed"):
-                if log is not None:
-                    await asyncio.wait({log}, timeout=5.0)
-                raise _failed(name, state, reason, "\n".join(tail))
-            elif state == "building" and log is None and "build_info" in body:
-                log = asyncio.ensure_future(_follow(api, identifier, line))
             await asyncio.sleep(_POLL_S if state != "pending" else _POLL_S / 5)
             found = await _state(api, name)
             if found is None:
                 raise BuildError(f"the snapshot {name} was removed while it was made", provider="daytona")
     finally:
         if log is not None:
-            await asyncio.wait({log}, timeout=1.0)
             log.cancel()
 
 
