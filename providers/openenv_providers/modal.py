@@ -92,6 +92,7 @@ class ModalProvider(SandboxProvider):
         attach=True,
         labels="filter",
         findable="label",
+        lists_ended=False,
         snapshot=True,
         logs=True,
     )

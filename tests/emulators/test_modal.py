@@ -45,5 +45,4 @@ class TestModal(EmulatorProof):
                 },
                 wrong_auth={"MODAL_TOKEN_SECRET": "as-certainly-wrong-0001"},
                 expire=expire,
-                skip={"test_find_in_any_state": "modal lists only sandboxes that have not ended"},
             )
