@@ -221,7 +221,7 @@ def test_a_refused_upgrade_counts_for_nothing(engine: Engine, front: Front, face
     with socket.create_connection(("127.0.0.1", front.port), timeout=10) as sock:
         sock.sendall(upgrade + b"\r\n")
         assert sock.recv(12) == b"HTTP/1.1 401"
-        sock.sendall(b"GET /p/b1/8000/state HTTP/1.1\r\nAuthorization: Bearer right-token-0123456789\r\n\r\n")
+        sock.sendall(b"GET /state HTTP/1.1\r\nAuthorization: Bearer right-token-0123456789\r\n\r\n")
         rest = b""
         sock.settimeout(0.3)
         try:
@@ -297,6 +297,7 @@ def test_a_cut_ends_what_is_open(engine: Engine, front: Front, face: PlainFace, 
     async def cut() -> None:
         async with GenericEnvClient(base_url=f"{front.url}/p/b1/8000") as client:
             await client.reset()
+            assert (await asyncio.to_thread(httpx.get, f"{front.url}/p/b1/8000/health")).status_code == 200
             await asyncio.to_thread(front.cut, box)
             with pytest.raises(OpenEnvError):
                 await client.step({})

@@ -215,12 +215,13 @@ class Front:
         except BadRequest as error:
             writer.write(answer(400, {"content-type": "text/plain"}, f"{error}\n".encode()))
         finally:
-            self._serving.discard(task)
-            del self._open[mark]
-            self._routes.pop(mark, None)
+            # Over TLS closing waits for the other end: until then it is still one that `_stop` has to cut.
             with contextlib.suppress(ConnectionError, asyncio.CancelledError):
                 writer.close()
                 await writer.wait_closed()
+            self._serving.discard(task)
+            del self._open[mark]
+            self._routes.pop(mark, None)
 
     async def _request(self, mark: int, reader: asyncio.StreamReader, writer: asyncio.StreamWriter) -> None:
         head = await read_head(reader)
