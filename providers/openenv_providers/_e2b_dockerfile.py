@@ -130,7 +130,7 @@ class _Translation:
         self.steps.append(Step(command=f"/bin/sh -c {shlex.quote(script)}", user=user))
 
     def copy_step(self, instruction: Instruction) -> None:
-        owner, mode, words = "root", None, _words(instruction.args)
+        owner, mode, words = "root:root", None, _words(instruction.args)
         while words and words[0].startswith("--"):
             flag, _, value = words.pop(0).partition("=")
             if flag == "--chown":

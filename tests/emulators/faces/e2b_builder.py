@@ -255,6 +255,7 @@ class Builder:
                 folder = context / str(index)
                 with tarfile.open(fileobj=io.BytesIO(self.files[step["filesHash"]])) as archive:
                     archive.extractall(folder, filter="fully_trusted")
+                owner = owner.replace("root", "0")  # the engine takes numbers
                 flags = f"--chown={owner} " if owner else ""
                 flags += f"--chmod={mode} " if mode else ""
                 there = posixpath.normpath(posixpath.join(str(index), source))
