@@ -1,0 +1,78 @@
+"""One short life of a sandbox, recorded from the vendor's own service and replayed without an account."""
+
+from __future__ import annotations
+
+import asyncio
+import os
+from typing import Any
+
+import pytest
+
+from openenv_sandbox.image import parse
+from openenv_sandbox.spec import SandboxSpec
+from tests.live import cases
+from tests.live.redaction import GONE, Redactor, configuration
+
+pytest.importorskip("pytest_recording", reason="needs pytest-recording")
+
+pytestmark = [pytest.mark.anyio]
+KEY = "oe-cassette-000000000001"
+LOGINS = {
+    "aca": ("AZURE_CLIENT_ID", "AZURE_CLIENT_SECRET", "AZURE_SUBSCRIPTION_ID", "AZURE_TENANT_ID"),
+    "daytona": ("DAYTONA_API_KEY", "DAYTONA_ORGANIZATION_ID"),
+    "novita": ("NOVITA_API_KEY",),
+}
+
+
+@pytest.fixture
+def vcr_cassette_dir() -> str:
+    return str(cases.CASSETTES)
+
+
+@pytest.fixture
+def default_cassette_name(name: str) -> str:
+    return name
+
+
+@pytest.fixture
+def vcr_config(name: str) -> dict[str, Any]:
+    return configuration(Redactor.of_environment(LOGINS[name]))
+
+
+@pytest.fixture
+def login(name: str, vcr_config: dict[str, Any], monkeypatch: pytest.MonkeyPatch) -> None:
+    """In a replay the credentials are stand-ins; `vcr_config` has read the real ones, where there are some."""
+    if name not in cases.NAMED:
+        for variable in LOGINS[name]:
+            monkeypatch.setenv(variable, os.environ.get(variable) or GONE)
+
+
+@pytest.mark.vcr
+@pytest.mark.usefixtures("login")
+@pytest.mark.parametrize("name", cases.RECORDABLE)
+async def test_one_life(name: str) -> None:
+    """Create, find, run a command, delete: what the service answers is what the provider understands."""
+    cls = cases.provider(name)
+    provider = await asyncio.to_thread(cls, cases.options(name))
+    labels = {"oe-key": KEY, "oe-install": "cassette", "oe-run": "cassette", "oe-expires": "4102444800"}
+    spec = SandboxSpec(image=cases.IMAGE or "python:3.12-slim", labels=labels, command="sleep 300", **cases.spec(name))
+    try:
+        image = await asyncio.to_thread(parse, spec.image)
+        prepared = await provider.prepare(spec, image, on_log=lambda line: None)
+        sandbox = await provider.create(prepared, spec, key=KEY)
+        try:
+            assert [ref.id for ref in await provider.find(KEY)] == [sandbox.ref.id]
+            said: list[bytes] = []
+            result = await sandbox.exec_raw(
+                ("echo", "recorded"),
+                env={},
+                cwd=None,
+                user=None,
+                stdin=None,
+                on_output=lambda _, data: said.append(data),
+            )
+            assert (result.exit_code, b"".join(said)) == (0, b"recorded\n")
+        finally:
+            await provider.delete(sandbox.ref)
+    finally:
+        await provider.aclose()
