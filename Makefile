@@ -5,7 +5,7 @@ PYTEST := $(PY) -m pytest
 EXTRA_PYTHONS ?= 3.10 3.13
 QUICK := not full and not interop
 
-.PHONY: demo test test-all lint types quick wire-pythons interop interop-env full wheel-test bench docs base-image clean
+.PHONY: demo test test-all lint types quick wire-pythons interop interop-env gradio full wheel-test bench docs base-image clean
 
 demo: $(VENV)/.demo
 	$(PY) examples/demo.py
@@ -52,6 +52,12 @@ interop-env: $(VENV)/.dev
 interop: $(VENV)/.dev
 	$(PY) scripts/interop_env.py
 	$(PYTEST) tests/interop -m interop
+
+# Pages that environments build with Gradio, which is in no other environment.
+gradio:
+	sh scripts/venv.sh .venv-gradio
+	.venv-gradio/bin/python -m pip install --quiet --disable-pip-version-check -e . gradio pytest hypothesis
+	.venv-gradio/bin/python -m pytest tests/web/test_web_gradio.py -q
 
 wheel-test: $(VENV)/.dev
 	$(PYTEST) tests/packaging -m full

@@ -54,6 +54,7 @@ PARTS: dict[str, list[str]] = {
     "mutants": [*PYTEST, "tests/emulators", "-m", "full and emulator"],
     "pythons": ["make", "wire-pythons"],
     "interop": ["make", "interop"],
+    "gradio": ["make", "gradio"],
 }
 BACKENDS = {"local": "engine", "docker": "engine", **dict.fromkeys(EMULATED, "emulator")}
 # Only when asked for by name: they need accounts and cost money (docs/live.md).
