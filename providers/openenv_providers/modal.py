@@ -197,11 +197,20 @@ class ModalProvider(SandboxProvider):
         return ModalSandbox(self, handle, info, tunnels, prepared.image)
 
     async def _adopt(self, key: str, error: BaseException) -> Sandbox:
-        for ref in await self.find(key):
-            with contextlib.suppress(SandboxGone):
-                return await self.attach(ref)
+        """By name, which is known at once, where a listing may lag behind."""
+        import modal
+
+        client, account = await self.account.client(), self.account
+        request = modal.Sandbox.from_name.aio(
+            account.app_name, key, environment_name=account.environment, client=client
+        )
+        with contextlib.suppress(login.NotThere, SandboxGone):
+            handle = await account.call(f"looking for the sandbox named {key}", request)
+            sandbox = await self.attach(SandboxRef(self.name, self.scope(), str(handle.object_id), key))
+            if sandbox.ref.key == key:
+                return sandbox
         raise ProviderError(
-            f"the name {key} is taken, and no sandbox of that key is there",
+            f"the name {key} is taken, and no sandbox of ours has it",
             provider=self.name,
             outcome="unknown",
             retryable=True,

@@ -174,6 +174,19 @@ async def test_one_lost_reply_makes_no_second_sandbox(modal: Modal) -> None:
     await provider.aclose()
 
 
+@pytest.mark.parametrize("heeds", [True, False])
+async def test_the_image_s_user_whatever_modal_does_with_it(modal: Modal, heeds: bool) -> None:
+    from openenv_providers.modal import ModalProvider
+
+    from openenv_sandbox import launch
+
+    modal.face.heeds_user = heeds
+    async with launch(modal.engine.image("user-env"), provider=ModalProvider) as env:
+        seen = (await env.reset()).observation
+        assert (seen["uid"], seen["starts"], seen["cwd"], seen["mark"]) == (1000, 1, "/srv", "from the image")
+        assert (await env.sandbox.exec("id -u")).text() == "1000\n"
+
+
 async def test_a_listing_of_many_pages(modal: Modal) -> None:
     provider = await modal.provider()
     made = [await modal.create(provider, labels={"group": "g"}) for _ in range(7)]

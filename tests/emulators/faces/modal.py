@@ -111,6 +111,7 @@ class ModalFace(Face):
         self.blobs: dict[str, bytes] = {}
         self.url = self.router_url = self.server_url = ""
         self.tls: ssl.SSLContext | None = None
+        self.heeds_user = True  # UNVERIFIED
         self.app = Starlette(routes=[Route("/blob/{id}", self.put_blob, methods=["PUT"])])
         self.control, self.router = Control(self), Router(self)
 
@@ -202,6 +203,7 @@ class ModalFace(Face):
             id=f"sb-{name}",
             argv=argv,
             env=env,
+            user=None if self.heeds_user else "0",
             workdir=wanted.workdir or None,
             labels=tags,
             ttl_s=float(wanted.timeout_secs),

@@ -258,6 +258,22 @@ class Control(Base):
             ]
         )
 
+    async def _by_name(self, request: Any, family: str) -> Any:
+        app_id = self.apps.get(f"{request.environment_name}/{request.app_name}")
+        for record in self.face.records.values():
+            if (record.app_id, record.name, record.family) == (app_id, request.sandbox_name, family) and record.running:
+                metadata = api_pb2.SandboxHandleMetadata(app_id=record.app_id)
+                return api_pb2.SandboxGetFromNameResponse(sandbox_id=record.id, metadata=metadata)
+        raise GRPCError(Status.NOT_FOUND, f"no running Sandbox is named {request.sandbox_name!r}")
+
+    @unary("SandboxGetFromName")
+    async def SandboxGetFromName(self, request: Any) -> Any:
+        return await self._by_name(request, "V1")
+
+    @unary("SandboxGetFromNameV2")
+    async def SandboxGetFromNameV2(self, request: Any) -> Any:
+        return await self._by_name(request, "V2")
+
     async def _tags(self, request: Any) -> Any:
         tags = self.face.record(request.sandbox_id).tags
         return api_pb2.SandboxTagsGetResponse(
