@@ -140,7 +140,7 @@ class Follower:
         pause = 0.2
         while await self._sandbox.state() == "paused":
             self._fruitless = 0
-            await asyncio.sleep(pause)
+            await self._sandbox.resumed_or(pause)
             pause = min(5.0, pause * 1.5)
 
     def _refused(self, argv: Sequence[str], error: Exception, code: str | None) -> OpenEnvError:

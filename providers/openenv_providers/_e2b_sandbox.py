@@ -44,6 +44,8 @@ class CloudSandbox(Sandbox):
         self.info = info
         self._domain, self._version, self._lease, self._public = domain, version, lease, public
         self._handle: Any = None
+        self._resumed = asyncio.Event()
+        self._resumed.set()
 
     async def handle(self) -> Any:
         """The SDK's object for talking to the daemon."""
@@ -147,6 +149,7 @@ class CloudSandbox(Sandbox):
 
     async def pause(self) -> None:
         """Freeze it, memory and all. Streams break; they go on after `resume`."""
+        self._resumed.clear()
         await self.cloud.pause(self.ref, what="pausing the sandbox")
         self.info = replace(self.info, status="paused")
 
@@ -154,6 +157,15 @@ class CloudSandbox(Sandbox):
         """Go on, with a lease as long as the last one."""
         await self._reconnect(max(self._left(), math.ceil(self._lease)))
         self.info = replace(self.info, status="running", expires_at=CLOCK.get().time() + self._lease)
+        self._resumed.set()
+
+    async def resumed_or(self, seconds: float) -> None:
+        """Return when `resume` was called here, or after so long: another process may have done it."""
+        if self._resumed.is_set():
+            await asyncio.sleep(seconds)
+            return
+        with contextlib.suppress(asyncio.TimeoutError):
+            await asyncio.wait_for(self._resumed.wait(), seconds)
 
     async def snapshot(self) -> Prepared:
         """The files alone: what is booted from it begins afresh, and core starts its server once."""
