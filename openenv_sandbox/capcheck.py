@@ -63,7 +63,11 @@ def _image(spec: SandboxSpec, image: Image, caps: Capabilities, serve: bool) -> 
     if image.kind in caps.images:
         return None
     takes = ", ".join(sorted(caps.images)) or "none"
-    hint = "build and push it, and give its ref" if image.kind == "folder" and "ref" in caps.images else ""
+    hint = ""
+    if image.kind == "folder" and "ref" in caps.images:
+        from openenv_sandbox.pushing import SET_IT
+
+        hint = f"{SET_IT}; or push it yourself and give its ref"
     return "image", f"{image.source or image.name} is a {image.kind}; it takes: {takes}", hint
 
 
@@ -90,7 +94,11 @@ def _ports(spec: SandboxSpec, image: Image, caps: Capabilities, serve: bool) -> 
 def _exposure(spec: SandboxSpec, image: Image, caps: Capabilities, serve: bool) -> tuple[str, str, str] | None:
     if caps.ports == "none":
         return None
+    asked = {port.number for port in spec.ports}
     for port in spec.all_ports:
+        # Without a server nothing is published that was not asked for; a later `endpoint` is refused by the backend.
+        if not serve and port.number not in asked:
+            continue
         if port.visibility == "private" and "private" not in caps.exposure:
             field = "exposure" if port.number == spec.port else f"ports[{port.number}].visibility"
             hint = f'{field}="public" accepts that anyone who knows the address reaches the port'

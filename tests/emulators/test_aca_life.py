@@ -219,6 +219,20 @@ async def test_sizes_that_are_not_sold(stage: Stage, field: str, asked: dict[str
     assert created.hits == 0
 
 
+async def test_a_private_sandbox_has_no_port(stage: Stage) -> None:
+    """Without a server nothing has to be public: no port is opened, and a later endpoint is refused.
+
+    Scenario: C11
+    Mutation: create opens the port whatever its visibility, or endpoint opens one later
+    """
+    async with stage.sandbox(exposure="private") as sandbox:
+        assert (await sandbox.exec("echo works")).text() == "works\n"
+        with pytest.raises(CapabilityError) as caught:
+            await sandbox.endpoint()
+        assert caught.value.field == "exposure"
+        assert stage.box(sandbox.ref).data["ports"] == {}
+
+
 async def test_only_some_networks_reach_the_port(stage: Stage) -> None:
     """``allow_from`` is sent with the port, so that nobody else reaches it for a moment.
 

@@ -83,6 +83,17 @@ def test_who_accepts_public_may_get_private() -> None:
     assert capcheck.check(spec, REF, replace(FULL, exposure=frozenset({"private"})), provider="p")
 
 
+def test_a_sandbox_without_a_server_publishes_no_port() -> None:
+    """Where ports can only be public, what asks for none is not refused; a private one that is asked for is.
+
+    Mutation: capcheck._exposure skips every port when ``serve`` is False
+    """
+    public = replace(FULL, exposure=frozenset({"public"}))
+    assert capcheck.check(_spec(), REF, public, provider="p", serve=False)
+    with pytest.raises(CapabilityError, match="9000"):
+        capcheck.check(_spec(ports=[9000]), REF, public, provider="p", serve=False)
+
+
 @pytest.mark.parametrize(
     "fields",
     [
