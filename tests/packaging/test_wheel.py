@@ -65,6 +65,8 @@ def test_it_ships_the_five_packages_and_nothing_else(wheel: Path) -> None:
     tops = {name.split("/")[0] for name in names}
     assert {top for top in tops if not top.endswith(".dist-info")} == PACKAGES
     assert all(f"{package}/py.typed" in names for package in PACKAGES)
+    page = ROOT / "openenv_sandbox/server/web/static"
+    assert {str(path.relative_to(ROOT)) for path in page.iterdir()} <= set(names)
 
 
 def test_a_bare_install_is_small(fresh: Path, tmp_path: Path) -> None:
