@@ -20,12 +20,22 @@ ECHO = {"type": "call_tool", "tool_name": "echo_message", "arguments": {"message
 DYING = {"command": ("/bin/sh", "-c", "echo dying words; exit 17")}
 
 
+@pytest.fixture(scope="class")
+def swept(request: pytest.FixtureRequest) -> Iterator[None]:
+    """What a test left is deleted at the end, and fails the run."""
+    cls: Any = request.cls
+    cls.keys = set()
+    yield
+    left = asyncio.run(sweep(cases.provider(cls.backend), cases.options(cls.backend), cls.keys))
+    assert left == [], "left by tests, and deleted now"
+
+
 class LiveContract(ProviderContract):
     """One backend; afterwards nothing of this run is left."""
 
     backend: ClassVar[str] = ""
     keys: ClassVar[set[str]] = set()
-    pytestmark: ClassVar[Any] = [pytest.mark.anyio, pytest.mark.live]
+    pytestmark: ClassVar[Any] = [pytest.mark.anyio, pytest.mark.live, pytest.mark.usefixtures("swept")]
 
     @pytest.fixture
     def provider_case(self) -> ProviderCase:
@@ -40,15 +50,6 @@ class LiveContract(ProviderContract):
             gone_s=90.0,
             child=cases.target(name),
         )
-
-    @pytest.fixture(scope="class", autouse=True)
-    def swept(self, request: pytest.FixtureRequest) -> Iterator[None]:
-        """What a test left is deleted at the end, and fails the run."""
-        cls = request.cls
-        cls.keys = set()
-        yield
-        left = asyncio.run(sweep(cases.provider(cls.backend), cases.options(cls.backend), cls.keys))
-        assert left == [], "left by tests, and deleted now"
 
 
 def remembering(base: type[SandboxProvider], keys: set[str]) -> type[SandboxProvider]:
