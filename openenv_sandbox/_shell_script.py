@@ -49,6 +49,17 @@ __all() { for __i in $__a; do kill "-$1" "$__i" 2>/dev/null; done; }
 __grep=$(command -v grep)
 """
 
+# Writes a file to descriptor 5, encoded where output is text.
+_PUT = r"""
+__put() {
+  case "$__o$__z" in
+  text*base64) echo B; "$__z" <"$1" ;;
+  text*) echo H; "$__z" -An -v -tx1 <"$1" ;;
+  *) cat "$1" ;;
+  esac >&5
+}
+"""
+
 WRAPPER = (
     _KIN
     + r"""
@@ -63,13 +74,9 @@ __s= __y= __w= __p= __self=
 if [ "$__n" = - ]; then exec 3</dev/null; else exec 3<&0; fi
 exec 5>&1 6>&2
 [ "$__o" = split ] || exec 6>&5
-__put() {
-  case "$__o$__z" in
-  text*base64) echo B; "$__z" <"$1" ;;
-  text*) echo H; "$__z" -An -v -tx1 <"$1" ;;
-  *) cat "$1" ;;
-  esac >&5
-}
+"""
+    + _PUT
+    + r"""
 __end() {
   [ "$__o" != text ] || [ ! -f "$__y/out" ] || __put "$__y/out"
   printf '%sO;' "$__k" >&5
@@ -218,6 +225,25 @@ exit 0
 """
 )
 """Arguments: the cookie in two halves, a signal."""
+
+COLLECT = (
+    _PUT
+    + r"""
+__o=$3 __k=$4
+exec 5>&1
+__z=$(command -v base64) || __z=$(command -v od)
+for __y in "$TMPDIR" /tmp /dev/shm /var/tmp /run "$HOME"; do
+  __y=$__y/.oe-$1$2
+  [ -d "$__y" ] && break
+done
+[ ! -f "$__y/out" ] || __put "$__y/out"
+printf '%sO;' "$__k"
+[ ! -f "$__y/err" ] || __put "$__y/err"
+printf '%sE,;' "$__k"
+[ ! -d "$__y" ] || rm -rf "$__y"
+"""
+)
+"""What a wrapper that was killed had put aside. Arguments: the cookie in two halves, merged or text, trailer nonce."""
 
 AS_USER = r"""
 u=${1%%:*} g=${1#"${1%%:*}"}

@@ -66,6 +66,11 @@ class Output:
         self.error: BaseException | None = None
         self.failed = asyncio.Event()
 
+    @property
+    def began(self) -> bool:
+        """Whether anything came."""
+        return any(self._kept.values())
+
     def add(self, stream: Stream, data: bytes, *, last: bool = False) -> None:
         """Take a chunk."""
         data = self._maskers[stream].feed(data, last=last)

@@ -9,7 +9,7 @@ from collections.abc import AsyncIterator
 from dataclasses import dataclass, field, replace
 from typing import TYPE_CHECKING, NoReturn
 
-from openenv_sandbox._shell_script import FROM_FILES, KILL, SIGNAL, WRAPPER
+from openenv_sandbox._shell_script import COLLECT, FROM_FILES, KILL, SIGNAL, WRAPPER
 from openenv_sandbox._shell_stream import Decoder, Output
 from openenv_sandbox.errors import CapabilityError, ExecError, ExecTimeout, FileError
 from openenv_sandbox.lifecycle import finish, keep
@@ -163,6 +163,8 @@ class Wrapped:
         elif self._decoder.trailer is None and not task.done():
             killed = await finish(self._kill(task), timeout=BACKSTOP_S + GRACE_S)
             self._decoder.flush()
+            if self._decoder.trailer is None and not (self._caps.split and self._caps.binary):
+                await finish(self._collect(), timeout=BACKSTOP_S)
             raise_deadline(self._sandbox, self._command, self._output, tree_killed=killed.value is True)
         elif not task.done():
             await finish(end_task(task), timeout=BACKSTOP_S)
@@ -253,6 +255,16 @@ class Wrapped:
             return await signal_marked(self._sandbox, self._cookie, "KILL", wrapper=True)
         finally:
             await end_task(task)
+
+    async def _collect(self) -> None:
+        """What the wrapper, killed from outside, could no longer send; it may have begun to."""
+        if not self._caps.binary and self._output.began:
+            return
+        half = len(self._cookie) // 2
+        mode, text = ("merged", False) if self._caps.binary else ("text", True)
+        argv = [SH, "-c", COLLECT, "oe", self._cookie[:half], self._cookie[half:], mode, self._nonce]
+        decoder = Decoder(self._nonce, False, self._output, text=text)
+        await run_raw(self._sandbox, Command(argv), decoder)
 
     async def _outcome(self, task: asyncio.Task[RawResult]) -> ExecResult:
         trailer = self._decoder.trailer

@@ -9,6 +9,7 @@ from typing import TYPE_CHECKING, Any
 
 import pytest
 
+from openenv_sandbox import _shell_wrapped
 from openenv_sandbox.errors import CapabilityError, ExecError, ExecTimeout
 from openenv_sandbox.shell import Command, run
 from openenv_sandbox.testing.suite_raw import nap
@@ -92,6 +93,23 @@ async def test_deadline_ends_the_tree(sandbox: Callable[..., Any], backend: str)
     assert (caught.value.stdout, caught.value.stderr[:4]) == (b"part", b"perr")
     assert caught.value.tree_killed
     assert alive(number) == 0
+
+
+@pytest.mark.parametrize("backend", ["merged", "text"])
+async def test_output_of_a_wrapper_that_was_killed(
+    sandbox: Callable[..., Any], backend: str, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Where the deadline inside comes too late, what the command wrote is fetched all the same, and no file is left.
+
+    Mutation: `_collect` is not called
+    """
+    monkeypatch.setattr(_shell_wrapped, "BACKSTOP_S", 3.0)
+    box = sandbox(backend)
+    monkeypatch.setattr(_shell_wrapped.Wrapped, "_backstop", lambda self: 1.5)
+    with pytest.raises(ExecTimeout) as caught:
+        await sh(box, "printf part; printf perr >&2; exec sleep 600", timeout=500)
+    assert (caught.value.stdout, caught.value.stderr) == (b"part", b"perr")
+    assert not [path for path in box.folder.iterdir() if path.name.startswith(".oe-")]
 
 
 @pytest.mark.parametrize("backend", ["rich", "merged"])
