@@ -25,6 +25,7 @@ VERBS = {
     "stop": "Stop sandboxes.",
     "gc": "Remove what dead processes left behind.",
     "init": "Write a new environment.",
+    "validate": "Check an environment: its files, then its server.",
     "build": "Build an environment's image.",
     "serve": "Run an environment's server here, without a sandbox.",
 }
