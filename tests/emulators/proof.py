@@ -51,7 +51,7 @@ from openenv_sandbox import _slots, breaker
 from openenv_sandbox.testing.case import HANG_S
 from openenv_sandbox.testing.suite import ProviderCase, ProviderContract
 from tests.emulators.proof_faults import FaultProof
-from tests.emulators.proof_guard import BlockingGuard
+from tests.emulators.proof_guard import BlockingGuard, SdkFiles
 from tests.emulators.proof_launch import LaunchProof
 from tests.emulators.proof_many import ManyProof
 from tests.emulators.proof_mutants import MUTANTS, VARIABLE, mutated
@@ -75,8 +75,9 @@ class EmulatorFixtures:
         raise pytest.UsageError("this class needs a fixture `emulated`")
 
     @pytest.fixture
-    def around(self, emulated: Emulated, monkeypatch: pytest.MonkeyPatch) -> Iterator[Stage]:
-        """The vendor's variables, a clean start, and the look at what is left."""
+    def around(self, emulated: Emulated, monkeypatch: pytest.MonkeyPatch, sdk_files: SdkFiles) -> Iterator[Stage]:
+        """The vendor's variables and files, a clean start, and the look at what is left."""
+        sdk_files.use(emulated.provider, emulated.dists)
         for name, value in emulated.env.items():
             monkeypatch.setenv(name, value)
         emulated.provider = mutated(emulated.provider)

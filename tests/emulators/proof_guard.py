@@ -147,6 +147,23 @@ def altered(names: Iterable[str]) -> list[str]:
     return found
 
 
+class SdkFiles:
+    """Which distributions are in use, each looked at when it is named first."""
+
+    def __init__(self) -> None:
+        self._names: set[str] = set()
+
+    def use(self, provider: type[SandboxProvider], names: Sequence[str] = ()) -> None:
+        """Look at the SDK of a provider, unless that was done."""
+        new = set(names or distributions(provider)) - self._names
+        assert altered(sorted(new)) == []
+        self._names |= new
+
+    def altered(self) -> list[str]:
+        """Look at all of them again."""
+        return altered(sorted(self._names))
+
+
 def replaced(roots: Iterable[str]) -> list[str]:
     """Functions and classes in the loaded modules of these packages that come from this repository."""
     found = []
