@@ -54,6 +54,7 @@ CAPABILITIES = Capabilities(
     attach=True,
     labels="filter",
     findable="label",
+    lists_ended=False,
     pause=True,
     snapshot=True,
     logs=False,

@@ -35,7 +35,15 @@ ORDERS: dict[str, tuple[str, ...]] = {
     "isolation": ("unknown", *ISOLATION_ORDER),
 }
 # What is no ability: bounds, times, and what core supplies anyway.
-NO_ABILITY = {"keeps", "max_lifetime_s", "create_settle_s", "max_connection_s", "max_concurrency", "sizes"}
+NO_ABILITY = {
+    "keeps",
+    "keep_alive_s",
+    "max_lifetime_s",
+    "create_settle_s",
+    "max_connection_s",
+    "max_concurrency",
+    "sizes",
+}
 SECRET = ("KEY", "TOKEN", "SECRET", "PASSWORD")
 
 
