@@ -8,12 +8,13 @@ engine and are the same for every vendor.
     with Engine() as engine, Front(engine, MyFace(engine)) as front:
         ...  # the vendor's SDK, pointed at front.url
 
-A face subclasses `Face`: ``app`` (an ASGI application) answers API calls, ``route`` says of each request whether it is a
-port's (`PortRoute`), refused by the gateway (`Refusal`) or the app's (None). Around each API call it awaits
+A face subclasses `Face`: ``app`` (an ASGI application) answers API calls; ``route`` says of each request whether it is
+a port's (`PortRoute`), refused by the gateway (`Refusal`) or the app's (None). Around each API call it awaits
 ``engine.hook(op, "before")`` and ``engine.hook(op, "after")``, or ``async with engine.hooked(op)``: that applies the
-fault rules, and ``FakeApiError`` is answered in the vendor's own shape. What status 0 cuts is cut already. Boxes come from
-``engine.create``; look-ups show ``engine.visible()``. A face with a server of its own (gRPC) runs it on ``engine.loop``,
-sets `drop` to what cuts the connection of a call, and uses the front for ports alone (``app`` stays None).
+fault rules, and ``FakeApiError`` is answered in the vendor's own shape. What status 0 cuts is cut already. Boxes come
+from ``engine.create``; look-ups show ``engine.visible()``. A face with a server of its own (gRPC) runs it on
+``engine.loop``, sets `drop` to what cuts the connection of a call, and uses the front for ports alone (``app`` stays
+None).
 
 Everything ``async`` here runs on the engine's own loop, in a thread of its own; tests reach it by `Engine.call`. That
 loop is exempt from the guard against blocking calls, and blocks no test's loop.
