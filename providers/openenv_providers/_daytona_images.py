@@ -113,6 +113,7 @@ async def _make(api: Api, name: str, body: dict[str, Any], on_log: LogSink, *, a
     if found is None:
         found = await _create(api, name, body)
     log: asyncio.Task[None] | None = None
+    pause = 0.05
     tail: list[str] = []
 
     def line(text: str) -> None:
@@ -133,7 +134,8 @@ async def _make(api: Api, name: str, body: dict[str, Any], on_log: LogSink, *, a
                 raise _failed(name, state, reason, "\n".join(tail))
             if state == "inactive":
                 await _activate(api, identifier)
-            await asyncio.sleep(_POLL_S if state != "pending" else _POLL_S / 5)
+            await asyncio.sleep(pause)
+            pause = min(pause * 1.5, _POLL_S)
             found = await _state(api, name)
             if found is None:
                 raise BuildError(f"the snapshot {name} was removed while it was made", provider="daytona")

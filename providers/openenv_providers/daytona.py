@@ -187,7 +187,7 @@ class DaytonaProvider(SandboxProvider):
             if getattr(error.__cause__, "status", None) != 409 or (there := await self._named(key)) is None:
                 raise
             made = there
-        ref = SandboxRef(self.name, self.scope(), made.id, key)
+        ref, pause = SandboxRef(self.name, self.scope(), made.id, key), 0.05
         try:
             while (status := convert.info(self.scope(), made).status) != "running":
                 if status in ("failed", "stopped"):
@@ -195,7 +195,8 @@ class DaytonaProvider(SandboxProvider):
                     raise ProviderError(text, ref=ref, retryable=True)
                 if asyncio.get_running_loop().time() > deadline:
                     raise CreateTimeout(f"{what}: it did not start within {patience:g} s", ref=ref)
-                await asyncio.sleep(0.2)
+                await asyncio.sleep(pause)
+                pause = min(pause * 1.5, 1.0)
                 made = await self.api.call(what, lambda clients: clients.sandboxes.get_sandbox(ref.id), ref=ref)
         except OpenEnvError as error:
             await self._undo(ref, error)

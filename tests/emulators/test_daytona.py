@@ -9,6 +9,7 @@ import pytest
 pytest.importorskip("daytona_api_client_async", reason="needs the daytona SDK: pip install 'openenv[daytona]'")
 
 from openenv_providers.daytona import DaytonaProvider
+
 from tests.emulators.faces.daytona_api import KEY, DaytonaFace
 from tests.emulators.proof import Emulated, EmulatorProof
 

@@ -1,8 +1,8 @@
 """The control plane of Daytona: sandboxes, and the preview proxy. Strict by the SDK's own models.
 
 Shapes come from the generated models and what the SDK's code says of them. UNVERIFIED, since no page or SDK says it:
-which words and status an account limit has (403, "Total CPU limit exceeded"), that a taken name and a change of state in
-progress are 409, the envelope around an error's ``message``, and how fast a name is free again.
+which words and status an account limit has (403, "Total CPU limit exceeded"), that a taken name and a change of state
+in progress are 409, the envelope around an error's ``message``, and how fast a name is free again.
 The vendor's preview URL is ``https://{port}-{id}.{domain}``; names below 127.0.0.1 do not resolve here, so the label is
 the first segment of a path (a Host header of the vendor's form is understood too).
 """

@@ -1,7 +1,7 @@
 """Daytona's snapshots and their builder, and the object store from which it takes build contexts.
 
-The store speaks as much S3 as the SDK's ``obstore`` needs for one object of less than 5 MiB, and checks that requests are
-signed with the credentials it gave (not the signature itself). UNVERIFIED: the words of a failing pull.
+The store speaks as much S3 as the SDK's ``obstore`` needs for one object of less than 5 MiB, and checks that requests
+are signed with the credentials it gave (not the signature itself). UNVERIFIED: the words of a failing pull.
 """
 
 from __future__ import annotations
@@ -13,7 +13,6 @@ import tarfile
 import uuid
 from dataclasses import dataclass, field
 from datetime import datetime, timezone
-from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 import daytona_api_client_async as sdk
@@ -23,6 +22,7 @@ from tests.emulators.engine import BuildFailed
 
 if TYPE_CHECKING:
     from collections.abc import AsyncIterator
+    from pathlib import Path
 
     from starlette.requests import Request
 

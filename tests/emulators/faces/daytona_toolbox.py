@@ -2,8 +2,8 @@
 
 A command is run by the first shell there is, stdout and stderr merged into text, and the call returns when both are at
 their end: a process left in the background with them open holds it, as the SDK's docs say. Ten seconds without a
-``timeout`` (the model's description). UNVERIFIED: the code and status of a command that was ended at its timeout (408 by
-the SDK's table), and what the proxy says when the sandbox ends meanwhile.
+``timeout`` (the model's description). UNVERIFIED: the code and status of a command that was ended at its timeout (408
+by the SDK's table), and what the proxy says when the sandbox ends meanwhile.
 """
 
 from __future__ import annotations
