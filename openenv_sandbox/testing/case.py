@@ -14,7 +14,7 @@ from openenv_sandbox.errors import ConnectError, EndpointError, OpenEnvError
 from openenv_sandbox.provider import ImageConfig, Prepared, Sandbox, SandboxProvider
 from openenv_sandbox.running import RunningSandbox
 from openenv_sandbox.spec import SandboxSpec
-from openenv_sandbox.starting import at_create, command_for, supplied
+from openenv_sandbox.starting import at_create, command_for, config_for, supplied
 
 if TYPE_CHECKING:
     from collections.abc import AsyncIterator, Callable, Mapping
@@ -155,10 +155,10 @@ class Bench:
         if isinstance(self.case.image, Prepared):
             return self.case.image
         if self.prepared is None:
-            spec = self.case.make_spec()
-            self.prepared = await self.provider.prepare(spec, await self.image(), on_log=lambda line: None)
-            if self.case.config is not None:
-                self.prepared = replace(self.prepared, image=self.case.config)
+            spec, image = self.case.make_spec(), await self.image()
+            prepared = await self.provider.prepare(spec, image, on_log=lambda line: None)
+            config = self.case.config or await config_for(spec, image, prepared, self.caps, serve=False)
+            self.prepared = replace(prepared, image=config)
         return self.prepared
 
     async def image(self) -> Image:
