@@ -201,12 +201,13 @@ With ``text`` both streams come at the end, each as ``B`` and base64 or ``H`` an
 
 KILL = (
     _KIN
+    # Stopped first: a wrapper must not see its command end and tidy up before it is killed itself.
     + r"""
 __self=$$ __a=" " __e=0
 __marked "OPENENV_EXEC=$1$2" '/proc/[0-9]*/environ'
 [ -z "$3" ] || __marked "$1$2" '/proc/[0-9]*/cmdline'
 while __kin && [ "$__e" -lt 60 ]; do
-  __all KILL; __nap; __e=$((__e + 1))
+  __all STOP; __all KILL; __nap; __e=$((__e + 1))
   __marked "OPENENV_EXEC=$1$2" '/proc/[0-9]*/environ'
 done
 [ "$__a" = " " ]
