@@ -70,7 +70,33 @@ class _NoAnswer(Exception):
     pass
 
 
+async def local_only(ref: str) -> bool:
+    """Whether the local daemon has an image of this name that it has neither pulled nor pushed.
+
+    A daemon that keeps images in containerd knows a digest of everything; there it is never certain.
+    """
+    try:
+        found = await _inspected(ref)
+    except _NoAnswer:
+        return False
+    return ref.startswith("sha256:") or not found.get("RepoDigests")
+
+
+async def exists(ref: str, *, auth: RegistryAuth | None) -> bool:
+    """Whether the registry certainly has ``ref`` now."""
+    try:
+        await asyncio.wait_for(_from_registry(ref, auth), 20.0)
+    except (_NoAnswer, asyncio.TimeoutError):
+        return False
+    return True
+
+
 async def _from_daemon(ref: str) -> Mapping[str, Any]:
+    config = (await _inspected(ref)).get("Config")
+    return config if isinstance(config, dict) else {}
+
+
+async def _inspected(ref: str) -> Mapping[str, Any]:
     import httpx
 
     from openenv_sandbox import _dockerhost
@@ -90,8 +116,8 @@ async def _from_daemon(ref: str) -> Mapping[str, Any]:
         raise _NoAnswer(f"{type(error).__name__} at {host.socket_path}") from None
     if reply.status_code != 200:
         raise _NoAnswer("not there" if reply.status_code == 404 else f"status {reply.status_code}")
-    config = reply.json().get("Config")
-    return config if isinstance(config, dict) else {}
+    found = reply.json()
+    return found if isinstance(found, dict) else {}
 
 
 def split(ref: str) -> tuple[str, str, str]:

@@ -8,11 +8,11 @@ from __future__ import annotations
 import asyncio
 import logging
 import secrets
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from functools import partial
 from typing import TYPE_CHECKING
 
-from openenv_sandbox import capcheck, redact, registry
+from openenv_sandbox import capcheck, pushing, redact, registry
 from openenv_sandbox.breaker import breaker
 from openenv_sandbox.creating import Creation, labels_for, note
 from openenv_sandbox.errors import OpenEnvError, SandboxError, SandboxGone, ServerExited
@@ -34,6 +34,7 @@ if TYPE_CHECKING:
     from openenv_sandbox.capabilities import Capabilities
     from openenv_sandbox.journal import Journal
     from openenv_sandbox.provider import Endpoint, ImageConfig, Prepared, Sandbox, SandboxProvider
+    from openenv_sandbox.pushing import Push
     from openenv_sandbox.registry import Lease
     from openenv_sandbox.request import Resolved
     from openenv_sandbox.running import RunningSandbox
@@ -82,6 +83,7 @@ class _Launch:
         self.owner: Ownership | None = None
         self.endpoint: Endpoint | None = None
         self.build_log: list[str] = []
+        self.push: Push | None = None
 
     async def run(self) -> Started:
         redact.register(*self.hidden)
@@ -106,6 +108,9 @@ class _Launch:
         self.lease = await registry.acquire(plan.which, plan.options)
         provider = self.lease.provider
         caps = provider.effective_capabilities()
+        self.push = await pushing.needed(plan.image, caps, plan.settings)
+        if self.push is not None:
+            plan = replace(plan, image=self.push.image)
         asked = await daemon_call(with_login, plan.spec, plan.image, caps, plan.settings)
         if asked.registry_auth is not None:
             self.hidden.append(asked.registry_auth.password.get_secret_value())
@@ -141,7 +146,7 @@ class _Launch:
         self.reporter.emit("building", f"preparing {note_text}")
         # What is made for later is known by its install; token and secrets are nothing that an image should see.
         labelled = spec.model_copy(update={"labels": {**spec.labels, "oe-install": journal.install_id}})
-        prepared = await prepare(provider, labelled, plan.image, on_log=self._on_log)
+        prepared = await prepare(provider, labelled, plan.image, on_log=self._on_log, push=self.push)
         # The request leaves now: from here on the row need not allow for the preparation.
         settle = timeouts.create + caps.create_settle_s
         await journal.intent(key, provider.name, scope, clock.time() + settle, note_text, expires_at=expires_at)

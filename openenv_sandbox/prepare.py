@@ -15,6 +15,7 @@ if TYPE_CHECKING:
     from collections.abc import Callable
 
     from openenv_sandbox.provider import Image, Prepared, SandboxProvider
+    from openenv_sandbox.pushing import Push
     from openenv_sandbox.spec import SandboxSpec
 
 LOG_LINES = 50
@@ -38,9 +39,14 @@ class _Flight:
 
 
 async def prepare(
-    provider: SandboxProvider, spec: SandboxSpec, image: Image, *, on_log: Callable[[str], None]
+    provider: SandboxProvider,
+    spec: SandboxSpec,
+    image: Image,
+    *,
+    on_log: Callable[[str], None],
+    push: Push | None = None,
 ) -> Prepared:
-    """What the backend boots for ``image``.
+    """What the backend boots for ``image``, which is built and pushed before where ``push`` says so.
 
     Launches of one loop that want the same share one preparation: its output goes to all, its failure too. It is
     given up only when nobody waits for it any more.
@@ -53,7 +59,7 @@ async def prepare(
     flight = _flights.get(key)
     if flight is None:
         flight = _flights[key] = _Flight()
-        flight.task = keep(provider.prepare(spec, image, on_log=flight.log), name="openenv-prepare")
+        flight.task = keep(_prepared(provider, spec, image, push, flight.log), name="openenv-prepare")
         flight.task.add_done_callback(lambda _: _flights.pop(key, None))
     flight.waiting += 1
     for line in flight.tail:  # what was said before this one came
@@ -80,3 +86,12 @@ async def prepare(
             flight.task.cancel()
             with contextlib.suppress(RuntimeError):
                 _log.debug("nobody waits for %s any more", image.name)
+
+
+async def _prepared(
+    provider: SandboxProvider, spec: SandboxSpec, image: Image, push: Push | None, log: Callable[[str], None]
+) -> Prepared:
+    if push is not None:
+        mine = {name: value for name, value in spec.labels.items() if name == "oe-install"}
+        image = await push.run(mine, on_log=log)
+    return await provider.prepare(spec, image, on_log=log)
