@@ -9,9 +9,11 @@ from typing import TYPE_CHECKING, Any
 
 import httpx
 import pytest
+from pydantic import SecretStr
 
 from openenv_sandbox import image as images
 from openenv_sandbox.errors import ImageError
+from openenv_sandbox.spec import RegistryAuth
 from tests.emulators.engine import LOGIN, Box, BuildFailed, EmuImage, QuotaReached
 
 if TYPE_CHECKING:
@@ -311,8 +313,16 @@ def test_core_resolves_images_by_the_registry(engine: Engine) -> None:
     assert (config.env["MARK"], config.ports) == ("from the image", (8000,))
     with pytest.raises(ImageError, match="not there"):
         asyncio.run(images.resolve_config(images.parse(f"{engine.registry}/light:nope")))
+    private = images.parse(engine.image("private/light"))
     with pytest.raises(ImageError, match="wants a login"):
-        asyncio.run(images.resolve_config(images.parse(engine.image("private/light"))))
+        asyncio.run(images.resolve_config(private))
+    wrong = RegistryAuth(username=LOGIN[0], password=SecretStr("wrong"))
+    with pytest.raises(ImageError, match="login"):
+        asyncio.run(images.resolve_config(private, auth=wrong))
+    login = RegistryAuth(username=LOGIN[0], password=SecretStr(LOGIN[1]))
+    config = asyncio.run(images.resolve_config(private, auth=login))
+    assert config is not None
+    assert config.argv == engine.images[private.name].argv
 
 
 def test_the_registry_speaks_oci(engine: Engine) -> None:
