@@ -221,6 +221,22 @@ async def test_a_service_that_is_not_there(modal: Modal, monkeypatch: pytest.Mon
     await provider.aclose()
 
 
+async def test_giving_up_at_any_moment_leaves_no_connection(modal: Modal) -> None:
+    for step in range(15):
+        provider = await modal.provider()
+        task = asyncio.ensure_future(provider.find("oe-1-1"))
+        await asyncio.sleep(0.002 * step)
+        task.cancel()
+        await asyncio.gather(task, return_exceptions=True)
+        await provider.aclose()
+        await provider.aclose()
+    for _ in range(100):
+        if not any(service.connected() for service in modal.face.services):
+            return
+        await asyncio.sleep(0.02)
+    pytest.fail("connections that nobody closes")
+
+
 def test_login_is_looked_for_without_the_sdk(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     from openenv_providers.modal import ModalProvider
 

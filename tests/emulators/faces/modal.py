@@ -83,12 +83,15 @@ class Service(Server):
         self._protocols.append(super()._protocol_factory())
         return self._protocols[-1]
 
+    def connected(self) -> list[Any]:
+        """Transports of the connections that are open."""
+        found = (getattr(getattr(one, "connection", None), "_transport", None) for one in self._protocols)
+        return [transport for transport in found if transport is not None and not transport.is_closing()]
+
     def abort(self) -> None:
         """Cut them all."""
-        for protocol in self._protocols:
-            if (connection := getattr(protocol, "connection", None)) is not None:
-                if (transport := getattr(connection, "_transport", None)) is not None:
-                    transport.abort()
+        for transport in self.connected():
+            transport.abort()
 
 
 class ModalFace(Face):
@@ -112,6 +115,7 @@ class ModalFace(Face):
         self.url = self.router_url = self.server_url = ""
         self.tls: ssl.SSLContext | None = None
         self.heeds_user = True  # UNVERIFIED
+        self.services: list[Service] = []
         self.app = Starlette(routes=[Route("/blob/{id}", self.put_blob, methods=["PUT"])])
         self.control, self.router = Control(self), Router(self)
 
@@ -131,7 +135,7 @@ class ModalFace(Face):
             self.engine.call(self._stop(servers))
 
     async def _start(self) -> list[Service]:
-        servers, urls = [], []
+        servers, urls = self.services, []
         for service in (self.control, self.router):
             server = Service(service)
             await server.start("127.0.0.1", 0)
