@@ -10,7 +10,8 @@ import json
 from datetime import datetime, timedelta, timezone
 from typing import TYPE_CHECKING, Any, Protocol
 
-from openenv_providers._modal_account import NotThere, translate
+from openenv_providers import _modal_streams as streams
+from openenv_providers._modal_account import translate
 from openenv_sandbox.errors import (
     AuthError,
     EndpointError,
@@ -30,12 +31,8 @@ if TYPE_CHECKING:
     from openenv_providers._modal_images import Images
     from openenv_sandbox.provider import ImageConfig, OutputSink, Prepared, SandboxInfo, SandboxRef
 
-_CHUNK = 1 << 20
 _LOOK_S = 10.0
 """How often a running command looks whether the sandbox still exists: the SDK waits for a lost worker for ever."""
-
-_DRAIN_S = 5.0
-"""How long output may pause after the command's end, when a process it left behind holds the stream open."""
 
 _OVER_S, _WORDS_S, _SNAPSHOT_S = 1.0, 5.0, 300.0
 _LONGEST = timedelta(hours=25)
@@ -91,17 +88,19 @@ class ModalSandbox(Sandbox):
             seen[0] += len(data)
             on_output(name, data)
 
-        feed = asyncio.ensure_future(_feed(process.stdin, stdin))
-        waiter = asyncio.ensure_future(process.wait.aio())
+        feed = asyncio.ensure_future(streams.feed(process.stdin, stdin))
+        waiter = asyncio.ensure_future(streams.code(process))
         pumps = [
-            asyncio.ensure_future(_pump(process.stdout, "stdout", heard)),
-            asyncio.ensure_future(_pump(process.stderr, "stderr", heard)),
+            asyncio.ensure_future(streams.pump(process.stdout, "stdout", heard)),
+            asyncio.ensure_future(streams.pump(process.stderr, "stderr", heard)),
         ]
         try:
             code = await self._ended(what, waiter, pumps, feed)
-            await _drained(pumps, seen)
+            await streams.drained(pumps, seen)
+            for pump in pumps:
+                await self._raise_broken(what, pump)
         finally:
-            await _cancelled(feed, waiter, *pumps)
+            await streams.cancelled(feed, waiter, *pumps)
         if code in (137, -1) and await self._over(_OVER_S):
             raise SandboxGone(f"{what}: the sandbox ended meanwhile", ref=self.ref, outcome="unknown")
         return RawResult(code)
@@ -134,12 +133,12 @@ class ModalSandbox(Sandbox):
         return waiter.result()
 
     async def _raise_broken(self, what: str, task: asyncio.Future[Any]) -> None:
-        error = task.exception()
+        error = None if task.cancelled() or not task.done() else task.exception()
         if error is None:
             return
-        if not type(error).__module__.startswith(("modal", "grpclib", "builtins", "synchronicity")):
+        if not isinstance(error, streams.Broken):
             raise error  # the caller's own: its sink, or its iterator of input
-        ours = translate(error, what=what, ref=self.ref, started=True)
+        ours = translate(error.error, what=what, ref=self.ref, started=True)
         if isinstance(ours, SandboxGone) or await self._over(_OVER_S):
             raise SandboxGone(ours.message, ref=self.ref, outcome="unknown") from error
         raise ExecError(ours.message, ref=self.ref, outcome="unknown") from error
@@ -244,49 +243,6 @@ class ModalSandbox(Sandbox):
         """Close the connection to the worker."""
         with contextlib.suppress(Exception):
             await asyncio.wait_for(self._handle.detach.aio(), _WORDS_S)
-
-
-async def _feed(writer: Any, data: bytes | AsyncIterator[bytes] | None) -> None:
-    """Send all input and its end. A command that reads no more of it is no error."""
-    import modal.exception as theirs
-
-    async def send(chunk: bytes) -> None:
-        for start in range(0, len(chunk), _CHUNK):
-            writer.write(chunk[start : start + _CHUNK])
-            await writer.drain.aio()
-
-    try:
-        if isinstance(data, bytes):
-            await send(data)
-        elif data is not None:
-            async for chunk in data:
-                await send(chunk)
-        writer.write_eof()
-        await writer.drain.aio()
-    except (theirs.ConflictError, theirs.NotFoundError, NotThere):
-        return
-
-
-async def _pump(stream: Any, name: str, sink: Any) -> None:
-    async for chunk in stream:
-        sink(name, chunk)
-
-
-async def _drained(pumps: Sequence[asyncio.Future[None]], seen: list[int]) -> None:
-    before, waiting = -1, [pump for pump in pumps if not pump.done()]
-    while waiting and seen[0] != before:
-        before = seen[0]
-        _, left = await asyncio.wait(waiting, timeout=_DRAIN_S)
-        waiting = list(left)
-    for pump in pumps:
-        if pump.done() and not pump.cancelled() and (error := pump.exception()) is not None:
-            raise error
-
-
-async def _cancelled(*tasks: asyncio.Future[Any]) -> None:
-    for task in tasks:
-        task.cancel()
-    await asyncio.gather(*tasks, return_exceptions=True)
 
 
 def _expiry(token: str) -> float | None:

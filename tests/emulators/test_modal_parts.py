@@ -19,7 +19,7 @@ from openenv_sandbox.spec import PortSpec, Resources
 from tests.emulators.modal_bench import Modal, emulated_modal
 
 if TYPE_CHECKING:
-    from collections.abc import Iterator
+    from collections.abc import AsyncIterator, Iterator
     from pathlib import Path
 
     from tests.emulators.engine import Engine
@@ -219,6 +219,55 @@ async def test_a_service_that_is_not_there(modal: Modal, monkeypatch: pytest.Mon
         await asyncio.wait_for(provider.find("oe-1-1"), 20)
     assert (caught.value.outcome, caught.value.retryable) == ("failed", True)
     await provider.aclose()
+
+
+async def test_the_caller_s_own_errors_stay_its_own(modal: Modal) -> None:
+    from openenv_sandbox.testing.suite_raw import raw
+
+    async def words() -> AsyncIterator[bytes]:
+        yield b"one"
+        raise ValueError("of the iterator")
+
+    def sink(name: str, data: bytes) -> None:
+        raise KeyError("of the sink")
+
+    provider = await modal.provider()
+    sandbox = await modal.create(provider)
+    with pytest.raises(ValueError, match="of the iterator"):
+        await raw(sandbox, "/bin/sh", "-c", "cat", stdin=words())
+    with pytest.raises(KeyError, match="of the sink"):
+        await raw(sandbox, "/bin/sh", "-c", "echo x; sleep 30", sink=sink)
+    # A command that reads none of its input is none of that input's business.
+    result, _, _ = await raw(sandbox, "/bin/sh", "-c", "exec 0<&-; exit 4", stdin=b"x" * 3_000_000)
+    assert result.exit_code == 4
+    await provider.delete(sandbox.ref)
+    await provider.aclose()
+
+
+@pytest.mark.parametrize(
+    ("status", "ours", "outcome", "retryable"),
+    [
+        ("UNAUTHENTICATED", "AuthError", "failed", False),
+        ("PERMISSION_DENIED", "AuthError", "failed", False),
+        ("NOT_FOUND", "NotThere", "failed", False),
+        ("INVALID_ARGUMENT", "ProviderError", "failed", False),
+        ("UNIMPLEMENTED", "ProviderError", "failed", False),
+        ("RESOURCE_EXHAUSTED", "RateLimited", "failed", True),
+        ("UNAVAILABLE", "ProviderUnavailable", "unknown", True),
+        ("DEADLINE_EXCEEDED", "ProviderError", "unknown", True),
+        ("INTERNAL", "ProviderError", "unknown", True),
+        ("UNKNOWN", "ProviderError", "unknown", True),
+    ],
+)
+def test_every_status_has_a_place(status: str, ours: str, outcome: str, retryable: bool) -> None:
+    from grpclib import GRPCError, Status
+    from modal._grpc_client import grpc_error_to_modal_exception
+    from openenv_providers._modal_account import translate
+
+    theirs = grpc_error_to_modal_exception(GRPCError(Status[status], "said so"))
+    error = translate(theirs, what="asking", started=True)
+    assert (type(error).__name__, error.outcome, error.retryable) == (ours, outcome, retryable)
+    assert (error.message, error.provider) == ("asking: said so", "modal")
 
 
 async def test_giving_up_at_any_moment_leaves_no_connection(modal: Modal) -> None:
