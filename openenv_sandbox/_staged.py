@@ -48,12 +48,13 @@ class Staged:
 
 
 @contextlib.asynccontextmanager
-async def staged(image: Image, *, keep_openenv: bool = False) -> AsyncIterator[Staged]:
+async def staged(image: Image, *, keep_openenv: bool = False, base_image: str | None = None) -> AsyncIterator[Staged]:
     """Write the context of ``image`` to a temporary folder, which ends with the block.
 
     Args:
         image: A folder, as `openenv_sandbox.image.parse` made it.
         keep_openenv: Leave whatever openenv its author installed.
+        base_image: Replaces the Dockerfile's base; empty for as written, None for what the configuration says.
 
     Raises:
         BuildError: The wheel of the running openenv cannot be made.
@@ -65,13 +66,13 @@ async def staged(image: Image, *, keep_openenv: bool = False) -> AsyncIterator[S
         raise ImageError(f"{image.path} has no Dockerfile", hint="put one into the folder")
     root = Path(await asyncio.to_thread(tempfile.mkdtemp, prefix="openenv-context-"))
     try:
-        yield await asyncio.to_thread(_write, image, root / "context", keep_openenv)
+        yield await asyncio.to_thread(_write, image, root / "context", keep_openenv, base_image)
     finally:
         await asyncio.to_thread(shutil.rmtree, root, True)
 
 
-def _write(image: Image, target: Path, keep: bool) -> Staged:
-    plan = build._plan(image, build.configured_base(), {})
+def _write(image: Image, target: Path, keep: bool, base: str | None) -> Staged:
+    plan = build._plan(image, build.configured_base() if base is None else base or None, {})
     _context.stage(plan.folder, plan.ignore, target)
     text, wheel = plan.text, None
     if not keep:

@@ -27,6 +27,8 @@ VERBS = {
     "init": "Write a new environment.",
     "validate": "Check an environment: its files, then its server.",
     "build": "Build an environment's image.",
+    "push": "Push an environment to the Hugging Face hub.",
+    "fork": "Copy a Space of the hub into your account.",
     "serve": "Run an environment's server here, without a sandbox.",
 }
 

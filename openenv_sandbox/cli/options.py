@@ -12,6 +12,8 @@ import click
 if TYPE_CHECKING:
     from collections.abc import Callable, Iterable, Mapping
 
+    from pydantic import SecretStr
+
 F = TypeVar("F", bound="Callable[..., Any]")
 
 _OPTIONS = (
@@ -44,14 +46,12 @@ def launch_options(function: F) -> F:
 
 def launch_arguments(values: Mapping[str, Any]) -> dict[str, Any]:
     """Arguments of `openenv_sandbox.launch` from the values of `launch_options`."""
-    from pydantic import SecretStr
-
     arguments: dict[str, Any] = {
         "provider": values["provider"],
         "profile": values["profile"],
         "options": _typed(pairs(values["options"], "--option")) or None,
         "env": pairs(values["env"], "--env"),
-        "secrets": {name: SecretStr(_from_environment(name)) for name in values["secrets"]},
+        "secrets": secrets_of(values["secrets"]),
         "labels": pairs(values["labels"], "--label"),
         "port": values["port"],
         "command": values["start_command"],
@@ -78,6 +78,13 @@ def pairs(items: Iterable[str], flag: str) -> dict[str, str]:
             raise click.BadParameter(f"{item!r} is not K=V", param_hint=flag)
         result[name] = value
     return result
+
+
+def secrets_of(names: Iterable[str]) -> dict[str, SecretStr]:
+    """The values of environment variables, which no command line shows."""
+    from pydantic import SecretStr
+
+    return {name: SecretStr(_from_environment(name)) for name in names}
 
 
 def json_object(text: str, flag: str) -> dict[str, Any]:

@@ -25,7 +25,7 @@ _MARKS = {True: "ok", False: "FAILED", None: "not checked"}
 @click.option("--token", envvar="OPENENV_AUTH_TOKEN", show_envvar=True, help="Token of the server at --url.")
 @click.option("-p", "--provider", default="local", show_default=True, help="Backend that runs the folder's server.")
 @click.option("-a", "--action", "actions", multiple=True, metavar="JSON", help="A step to take: JSON or @FILE.")
-@click.option("--level", type=click.Choice(["static", "runtime"]), default="runtime", help="static: files alone.")
+@click.option("--level", type=click.Choice(["static", "runtime"]), default="runtime", help="static: files only.")
 @click.option("--build", "with_image", is_flag=True, help="Build the image as well, and tell its size.")
 @click.option("--timeout", type=float, default=30.0, show_default=True, metavar="S", help="For one request.")
 @click.option("--json", "as_json", is_flag=True, help="The report as JSON.")
@@ -44,10 +44,7 @@ def command(
     as_json: bool,
     output: Path | None,
 ) -> int:
-    """Check the environment in the folder TARGET, first its files, then its server. Exit code 1 where it fails.
-
-    Example: openenv validate ./my_env --action '{"number": 50}'
-    """
+    """Check the environment in the folder TARGET: its files, then its server. Exit code 1 where it fails."""
     steps = [json_object(text, "--action") for text in actions]
     if url is None and target.startswith(("http://", "https://")):
         url = target
@@ -99,7 +96,5 @@ def _show(terminal: Terminal, report: Report, as_json: bool) -> None:
         (one.id, "warning" if one.passed is False and not one.required else _MARKS[one.passed], one.details)
         for one in report.criteria
     ]
-    terminal.table(["criterion", "outcome", "details"], rows)
-    for name, value in report.measured.items():
-        terminal.say(f"{name} {value:g}")
+    terminal.table(["criterion", "outcome", "details"], [*rows, *((k, "", v) for k, v in report.measured.items())])
     terminal.say(f"{report.target}: {'passed' if report.passed else 'failed'}")
