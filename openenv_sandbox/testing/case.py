@@ -66,6 +66,8 @@ class ProviderCase:
         action: An action that the environment accepts.
         dying: Spec fields (usually ``command``) under which the server writes ``dying words`` and exits with 17.
         missing: A name of the kind of ``image`` that does not exist; None skips that test.
+        brings: An image whose ENV, USER (a number) and WORKDIR are not the defaults, and its config; None skips that
+            test.
         serves: Whether the image serves an environment; without, the tests of the server are skipped.
         faults: How to make the backend fail; None skips those tests.
         alive: Refs of what really exists at the backend, seen without the provider; None uses the provider.
@@ -87,6 +89,7 @@ class ProviderCase:
     action: Mapping[str, Any] = field(default_factory=dict)
     dying: Mapping[str, Any] | None = None
     missing: str | None = None
+    brings: tuple[str, ImageConfig] | None = None
     serves: bool = True
     faults: FaultHook | None = None
     alive: Callable[[], int] | None = None
@@ -135,6 +138,7 @@ class Bench:
         self.keys: list[str] = []
         self.faces: list[RunningSandbox] = []
         self.prepared: Prepared | None = None
+        self.made: list[Prepared] = []
 
     @property
     def caps(self) -> Capabilities:
@@ -155,11 +159,16 @@ class Bench:
         if isinstance(self.case.image, Prepared):
             return self.case.image
         if self.prepared is None:
-            spec, image = self.case.make_spec(), await self.image()
-            prepared = await self.provider.prepare(spec, image, on_log=lambda line: None)
-            config = self.case.config or await config_for(spec, image, prepared, self.caps, serve=False)
-            self.prepared = replace(prepared, image=config)
+            self.prepared = await self.prepare_for(self.case.make_spec())
         return self.prepared
+
+    async def prepare_for(self, spec: SandboxSpec) -> Prepared:
+        """What to boot for just this spec; dropped at the end."""
+        image = await self.image()
+        prepared = await self.provider.prepare(spec, image, on_log=lambda line: None)
+        config = self.case.config or await config_for(spec, image, prepared, self.caps, serve=False)
+        self.made.append(replace(prepared, image=config))
+        return self.made[-1]
 
     async def image(self) -> Image:
         """The case's image, taken apart."""
@@ -173,9 +182,12 @@ class Bench:
         key = key or self.key()
         labels = {**self.labels(key), **fields.pop("labels", {})}
         spec = self.case.make_spec(**fields)
-        prepared = await self.prepare()
-        command = command_for(spec, prepared.image, self.caps)
         spec = spec.model_copy(update={"labels": {**spec.labels, **labels}})
+        return await self.boot(await self.prepare(), spec, key)
+
+    async def boot(self, prepared: Prepared, spec: SandboxSpec, key: str) -> Sandbox:
+        """A sandbox of ``prepared``, asked for as a launch does."""
+        command = command_for(spec, prepared.image, self.caps)
         spec = at_create(spec, supplied(spec, prepared.image, self.caps), command, prepared.image, self.caps)
         return await self.provider.create(prepared, spec, key=key)
 
@@ -190,7 +202,9 @@ class Bench:
         fields.pop("labels", None)
         spec = self.case.make_spec(**fields)
         owner = DirectOwner(self.provider, sandbox)
-        self.faces.append(RunningSandbox(sandbox, provider=self.provider, spec=spec, owner=owner))
+        known = self.case.image if isinstance(self.case.image, Prepared) else self.prepared
+        image = supplied(spec, known.image if known is not None else None, self.caps)
+        self.faces.append(RunningSandbox(sandbox, provider=self.provider, spec=spec, owner=owner, image=image))
         return self.faces[-1]
 
     async def connect(self, running: RunningSandbox) -> GenericEnvClient:
@@ -243,9 +257,10 @@ class Bench:
             with contextlib.suppress(OpenEnvError):
                 for ref in await self.provider.find(key):
                     await self.provider.delete(ref)
-        if self.prepared is not None and self.prepared.owned and isinstance(self.case.image, str):
-            with contextlib.suppress(OpenEnvError):
-                await self.provider.drop(self.prepared)
+        for prepared in self.made:
+            if prepared.owned:
+                with contextlib.suppress(OpenEnvError):
+                    await self.provider.drop(prepared)
 
 
 class ContractBase:

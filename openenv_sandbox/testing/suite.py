@@ -19,6 +19,7 @@ from openenv_sandbox.testing.suite_lifecycle import LifecycleContract
 from openenv_sandbox.testing.suite_process import ProcessContract
 from openenv_sandbox.testing.suite_raw import RawContract
 from openenv_sandbox.testing.suite_server import ServerContract
+from openenv_sandbox.testing.suite_spec import SpecContract
 
 __all__ = ["DirectOwner", "Fault", "FaultHook", "ProviderCase", "ProviderContract"]
 
@@ -29,6 +30,7 @@ class ProviderContract(
     ProcessContract,
     FilesContract,
     LifecycleContract,
+    SpecContract,
     ServerContract,
     FaultContract,
     LaunchContract,

@@ -55,6 +55,7 @@ class MiniProvider(SandboxProvider):
         exec=ExecCapabilities(),
         ports="any",
         network=frozenset({"full", "none"}),
+        sizes=Sizes(limits=frozenset()),
         isolation="container",
         lifetime="server-extendable",
         create_settle_s=2.0,
