@@ -26,7 +26,7 @@ from openenv_sandbox import (
     SandboxRef,
     trusted,
 )
-from openenv_sandbox.capabilities import ExecCapabilities
+from openenv_sandbox.capabilities import ExecCapabilities, Sizes
 from openenv_sandbox.provider import Exit, RawResult
 
 if TYPE_CHECKING:
