@@ -51,12 +51,12 @@ from openenv_sandbox import _slots, breaker
 from openenv_sandbox.testing.case import HANG_S
 from openenv_sandbox.testing.suite import ProviderCase, ProviderContract
 from tests.emulators.proof_faults import FaultProof
-from tests.emulators.proof_guard import BlockingGuard, SdkFiles
+from tests.emulators.proof_guard import BlockingGuard, MayBlock, SdkFiles
 from tests.emulators.proof_launch import LaunchProof
 from tests.emulators.proof_many import ManyProof
 from tests.emulators.proof_mutants import MUTANTS, VARIABLE, mutated
 from tests.emulators.proof_sdk import SdkProof
-from tests.emulators.proof_stage import DYING, ECHO, Emulated, MayBlock, Stage
+from tests.emulators.proof_stage import DYING, ECHO, Emulated, Stage
 
 if TYPE_CHECKING:
     from collections.abc import Iterator

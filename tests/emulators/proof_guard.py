@@ -5,19 +5,20 @@ from __future__ import annotations
 import base64
 import fcntl
 import hashlib
+import inspect
 import os
 import sys
 import threading
 import types
+from dataclasses import dataclass
 from importlib import metadata
 from pathlib import Path
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING, Any, NamedTuple
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Iterable, Iterator, Sequence
 
     from openenv_sandbox.provider import SandboxProvider
-    from tests.emulators.proof_stage import MayBlock
 
 REPO = Path(__file__).resolve().parents[2]
 OWN = (str(REPO / "tests"), str(REPO / "openenv_sandbox" / "testing"))
@@ -26,6 +27,29 @@ MUTANTS = str(REPO / "tests" / "emulators" / "proof_mutants.py")
 """Stands for a provider."""
 # What runs the tests; it stands below everything on the stack.
 RUNNERS = ("/_pytest/", "/pytest", "/pluggy/", "/anyio/", "/blockbuster/", "/hypothesis/", "/pytest_recording/")
+
+
+@dataclass(frozen=True)
+class MayBlock:
+    """One call that may block the event loop, for a reason that a reader accepts.
+
+    Attributes:
+        call: As blockbuster names it: ``os.stat``.
+        file: End of the path of the file that holds `function`.
+        function: A function that is on the stack.
+        reason: Why this cannot be helped, and why it is short.
+    """
+
+    call: str
+    file: str
+    function: str
+    reason: str
+
+
+EVERYWHERE = tuple(
+    MayBlock(call, "/rich/__init__.py", "<module>", "httpx imports it, once, when it is used for the first time")
+    for call in ("os.getcwd", "os.path.abspath")
+)
 
 
 class BlockingGuard:
@@ -56,23 +80,16 @@ class BlockingGuard:
             if threading.get_ident() != self._thread or allowed(*args, **kwargs):
                 return True
             stack = list(_stack())
-            if any(
-                path.endswith(file) and code in codes
-                for path, code in stack
-                for file, codes in function.can_block_functions
-            ):
+            allowed_in = [*function.can_block_functions, LOGGING]
+            allowed_in += [
+                (rule.file, {rule.function}) for rule in (*EVERYWHERE, *self._exemptions) if rule.call == name
+            ]
+            if any(f.path.endswith(file) and f.function in names for f in stack for file, names in allowed_in):
                 return True
-            if any(
-                rule.call == name and path.endswith(rule.file) and code == rule.function
-                for path, code in stack
-                for rule in self._exemptions
-            ):
+            if not guilty(stack):
                 return True
-            if any(path.endswith(LOGGING[0]) and code == LOGGING[1] for path, code in stack):
-                return True
-            if not guilty(path for path, _ in stack):
-                return True
-            where = " < ".join(f"{path.rpartition('/')[2]}:{code}" for path, code in stack[:8])
+            shown = [frame for frame in stack if "importlib" not in frame.path][1:11]
+            where = " < ".join(f"{frame.path.rpartition('/')[2]}:{frame.function}" for frame in shown)
             self.found.append(f"{name} ({where})")
             return False
 
@@ -86,29 +103,42 @@ class BlockingGuard:
         self._guard.deactivate()
 
 
-def _stack() -> Iterator[tuple[str, str]]:
+class Frame(NamedTuple):
+    """One frame of a stack; ``waits`` for a coroutine's."""
+
+    path: str
+    function: str
+    waits: bool = False
+
+
+def _stack() -> Iterator[Frame]:
     frame: types.FrameType | None = sys._getframe(2)
     while frame is not None:
-        yield frame.f_code.co_filename.replace("\\", "/"), frame.f_code.co_name
+        code = frame.f_code
+        waits = bool(code.co_flags & (inspect.CO_COROUTINE | inspect.CO_ASYNC_GENERATOR))
+        yield Frame(code.co_filename.replace("\\", "/"), code.co_name, waits)
         frame = frame.f_back
 
 
 # A handler of the test run's own writes to its terminal or its capture file.
-LOGGING = ("/logging/__init__.py", "emit")
+LOGGING = ("/logging/__init__.py", {"emit"})
 
 
-def guilty(paths: Iterable[str]) -> bool:
-    """Whether a blocking call, seen from the inside outwards, is core's, a provider's or an SDK's, not a test's."""
-    for path in paths:
-        if path == MUTANTS:
+def guilty(stack: Iterable[Frame]) -> bool:
+    """Whether a blocking call, seen from the inside outwards, is core's, a provider's or an SDK's, not a test's.
+
+    A test that calls a plain function of ours on its loop has itself to blame; what it awaits has not.
+    """
+    suspects: list[Frame] = []
+    for frame in stack:
+        if frame.path == MUTANTS:
             return True
-        if path.startswith(OWN):
-            return False
-        if path.startswith(OURS):
-            return True
-        if "/site-packages/" in path and not any(runner in path for runner in RUNNERS):
-            return True
-    return False
+        if frame.path.startswith(OWN):
+            return any(suspect.waits for suspect in suspects)
+        library = "/site-packages/" in frame.path and not any(runner in frame.path for runner in RUNNERS)
+        if frame.path.startswith(OURS) or library:
+            suspects.append(frame)
+    return bool(suspects)
 
 
 def distributions(provider: type[SandboxProvider]) -> list[str]:

@@ -25,29 +25,13 @@ if TYPE_CHECKING:
     from openenv_sandbox import Endpoint
     from openenv_sandbox.capabilities import Capabilities
     from openenv_sandbox.provider import SandboxProvider
+    from tests.emulators.proof_guard import MayBlock
 
 ECHO = {"type": "call_tool", "tool_name": "echo_message", "arguments": {"message": "through the port url"}}
 HANG_S = 10.0 if os.environ.get("PROOF_MUTANT") else case.HANG_S
 """Tells a hang from slowness; a provider that is broken on purpose does hang."""
 
 DYING = {"command": ("/bin/sh", "-c", "echo dying words; exit 17")}
-
-
-@dataclass(frozen=True)
-class MayBlock:
-    """One call that may block the event loop, for a reason that a reader accepts.
-
-    Attributes:
-        call: As blockbuster names it: ``os.stat``.
-        file: End of the path of the file that holds `function`.
-        function: A function that is on the stack.
-        reason: Why this cannot be helped, and why it is short.
-    """
-
-    call: str
-    file: str
-    function: str
-    reason: str
 
 
 @dataclass
