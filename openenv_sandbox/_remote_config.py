@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import asyncio
 import base64
+import importlib
 import platform
 import re
 import time
@@ -53,6 +54,7 @@ async def resolve(ref: str, *, timeout: float, hint: str, auth: RegistryAuth | N
     """
     import anyio
 
+    await asyncio.to_thread(importlib.import_module, "httpx")  # it reads much of the disk
     said: list[str] = []
     try:
         with anyio.fail_after(timeout):

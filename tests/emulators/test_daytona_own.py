@@ -10,23 +10,18 @@ import pytest
 
 pytest.importorskip("daytona_api_client_async", reason="needs the daytona SDK: pip install 'openenv[daytona]'")
 
-from openenv_providers._daytona_api import translate
 from openenv_providers.daytona import DaytonaProvider
 
 from openenv_sandbox import image as images
 from openenv_sandbox.errors import (
-    AuthError,
     BuildError,
     CapabilityError,
     ImageError,
     ProviderError,
-    ProviderUnavailable,
-    QuotaExceeded,
-    RateLimited,
-    SandboxGone,
 )
 from openenv_sandbox.spec import SandboxSpec
-from tests.emulators.faces.daytona_api import JWT, KEY, ORGANIZATION, DaytonaFace
+from tests.emulators.daytona_bench import LABELS, emulated, made, prepare
+from tests.emulators.faces.daytona_api import ORGANIZATION, DaytonaFace
 
 if TYPE_CHECKING:
     from collections.abc import AsyncIterator, Iterator
@@ -35,7 +30,6 @@ if TYPE_CHECKING:
     from tests.emulators.engine import Engine
 
 pytestmark = [pytest.mark.anyio, pytest.mark.emulator]
-LABELS = {"oe-install": "abc123", "oe-run": "r", "oe-expires": "4102444800"}
 
 
 @pytest.fixture
@@ -45,14 +39,7 @@ def anyio_backend() -> str:
 
 @pytest.fixture
 def face(engine: Engine, monkeypatch: pytest.MonkeyPatch) -> Iterator[DaytonaFace]:
-    from tests.emulators.engine import Front
-
-    face = DaytonaFace(engine)
-    with Front(engine, face) as front:
-        monkeypatch.setenv("DAYTONA_API_URL", f"{front.url}/api")
-        monkeypatch.setenv("DAYTONA_API_KEY", KEY)
-        for name in ("DAYTONA_TARGET", "DAYTONA_JWT_TOKEN", "DAYTONA_ORGANIZATION_ID"):
-            monkeypatch.delenv(name, raising=False)
+    with emulated(engine, monkeypatch) as face:
         yield face
 
 
@@ -61,21 +48,6 @@ async def provider(face: DaytonaFace) -> AsyncIterator[DaytonaProvider]:
     provider = await asyncio.to_thread(DaytonaProvider)
     yield provider
     await provider.aclose()
-
-
-async def made(provider: DaytonaProvider, face: DaytonaFace, key: str = "oe-aaaaaaaa-000000000001", **kw: Any) -> Any:
-    """A sandbox of the light image."""
-    spec = SandboxSpec(image=face.engine.image("light"), **kw)
-    spec = spec.model_copy(update={"labels": {**LABELS, **spec.labels, "oe-key": key}})
-    spec = provider.fit(spec, await asyncio.to_thread(images.parse, spec.image))
-    prepared = await prepare(provider, spec)
-    return await provider.create(prepared, spec, key=key)
-
-
-async def prepare(provider: DaytonaProvider, spec: SandboxSpec, log: list[str] | None = None) -> Any:
-    image = await asyncio.to_thread(images.parse, spec.image)
-    said = log if log is not None else []
-    return await provider.prepare(spec, image, on_log=said.append)
 
 
 # ------------------------------------------------------------------------------------------------------ the body
@@ -320,87 +292,33 @@ async def test_a_command_longer_than_an_argument(provider: DaytonaProvider, face
     assert (result.exit_code, bytes(out).strip()) == (0, b"120000")
 
 
-# ----------------------------------------------------------------------------------------------------- the SDK
+async def test_output_in_pieces(provider: DaytonaProvider, face: DaytonaFace) -> None:
+    """Output comes while the command runs and once; more than one answer holds comes whole; failing looks cost nothing.
 
-
-async def test_a_folder_s_env_files_decide_nothing(
-    face: DaytonaFace, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
-) -> None:
-    """A cloned repository brings .env and .env.local: neither address, key, region nor telemetry come from them.
-
-    Mutation: `AsyncDaytona` is used, which reads them
+    Mutation: the offsets are not kept, or one failing look ends the command
     """
-    elsewhere: list[str] = []
-
-    async def trap(reader: asyncio.StreamReader, writer: asyncio.StreamWriter) -> None:
-        elsewhere.append(str(await reader.readline()))
-        writer.close()
-
-    server = await asyncio.start_server(trap, "127.0.0.1", 0)
-    port = server.sockets[0].getsockname()[1]
-    text = (
-        f"DAYTONA_API_URL=http://127.0.0.1:{port}\nDAYTONA_SERVER_URL=http://127.0.0.1:{port}\n"
-        "DAYTONA_API_KEY=dtn_stolen\nDAYTONA_TARGET=evil-region\nDAYTONA_OTEL_ENABLED=true\n"
-    )
-    for name in (".env", ".env.local"):
-        await asyncio.to_thread((tmp_path / name).write_text, text)
-    monkeypatch.chdir(tmp_path)
-    provider = await asyncio.to_thread(DaytonaProvider)
     sandbox = await made(provider, face)
-    await provider.delete(sandbox.ref)
-    await provider.aclose()
-    server.close()
-    assert elsewhere == []
-    assert face.bodies[0].get("target") is None
-    assert {headers["authorization"] for _, headers in face.headers} == {f"Bearer {KEY}"}
-    assert not [path for path, _ in face.headers if "socket.io" in path]
+    failed = face.engine.faults.add("exec", status=502, times=2, match=lambda args: "a=$4" in args["command"])
+    script = "printf one; sleep 0.4; printf two; sleep 0.4; head -c 2500000 /dev/zero >&2; printf end; exit 7"
+    streams: dict[str, list[bytes]] = {"stdout": [], "stderr": []}
+    result = await sandbox.exec_raw(
+        ["/bin/sh", "-c", script],
+        env={}, cwd=None, user=None, stdin=None, on_output=lambda name, data: streams[name].append(data),
+    )  # fmt: skip
+    assert (result.exit_code, failed.hits) == (7, 2)
+    assert b"".join(streams["stdout"]) == b"onetwoend"
+    assert len(streams["stdout"]) >= 2
+    assert b"".join(streams["stderr"]) == bytes(2_500_000)
 
 
-async def test_a_jwt_and_its_organisation(face: DaytonaFace, monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.delenv("DAYTONA_API_KEY")
-    assert "DAYTONA_API_KEY" in DaytonaProvider.check().reason
-    with pytest.raises(ProviderUnavailable, match="DAYTONA_API_KEY"):
-        await prepare(await asyncio.to_thread(DaytonaProvider), SandboxSpec(image="template:x"))
-    monkeypatch.setenv("DAYTONA_JWT_TOKEN", JWT)
-    monkeypatch.setenv("DAYTONA_ORGANIZATION_ID", ORGANIZATION)
-    assert DaytonaProvider.check().ready
-    provider = await asyncio.to_thread(DaytonaProvider)
-    assert provider.scope().endswith(ORGANIZATION)
-    await provider.delete((await made(provider, face)).ref)
-    await provider.aclose()
+async def test_a_supervisor_that_was_killed(provider: DaytonaProvider, face: DaytonaFace) -> None:
+    """Nobody knows the exit code then, and it is not taken for 0.
 
-
-class Answer(Exception):
-    """An error as the SDK raises it."""
-
-    def __init__(self, status: int, body: str, **headers: str) -> None:
-        super().__init__(f"({status})\nHTTP response headers: rate limit\n{body}")
-        self.status, self.body, self.headers = status, body, headers
-
-
-@pytest.mark.parametrize(
-    ("error", "kind", "retryable", "outcome"),
-    [
-        (Answer(401, '{"message": "Unauthorized"}'), AuthError, False, "failed"),
-        (Answer(403, '{"message": "Forbidden resource"}'), AuthError, False, "failed"),
-        (Answer(403, '{"message": "Total CPU limit exceeded. Maximum allowed: 10."}'), RateLimited, True, "failed"),
-        (Answer(403, '{"message": "8 exceeds maximum allowed per sandbox (4)"}'), CapabilityError, False, "failed"),
-        (Answer(402, '{"message": "no credit"}'), QuotaExceeded, False, "failed"),
-        (Answer(404, '{"message": "not found"}'), SandboxGone, False, "failed"),
-        (Answer(409, '{"message": "state change in progress"}'), ProviderError, True, "failed"),
-        (Answer(410, "gone"), SandboxGone, False, "failed"),
-        (Answer(422, '{"message": "no"}'), ProviderError, False, "failed"),
-        (Answer(429, "", **{"retry-after": "3"}), RateLimited, True, "failed"),
-        (Answer(500, "oops"), ProviderError, True, "unknown"),
-        (Answer(502, "oops"), ProviderError, True, "unknown"),
-        (Answer(503, "oops"), ProviderUnavailable, True, "failed"),
-        (asyncio.TimeoutError(), ProviderUnavailable, True, "unknown"),
-        (ConnectionResetError(), ProviderUnavailable, True, "unknown"),
-        (ValueError("1 validation error for Sandbox"), ProviderError, False, "unknown"),
-    ],
-)  # fmt: skip
-async def test_the_table_of_errors(error: Exception, kind: type, retryable: bool, outcome: str) -> None:
-    found = translate(error, what="creating", started=True)
-    assert type(found) is kind
-    assert (found.retryable, found.outcome, found.provider) == (retryable, outcome, "daytona")
-    assert "HTTP response headers" not in found.message
+    Mutation: a missing exit code is success, or is waited for without end
+    """
+    sandbox = await made(provider, face)
+    script = 'printf on; kill -9 $PPID; sleep 0.2; kill -9 "$(cat /tmp/.oe-*/1/pid)"; sleep 1000'
+    result = await sandbox.exec_raw(
+        ["/bin/sh", "-c", script], env={}, cwd=None, user=None, stdin=None, on_output=lambda name, data: None
+    )
+    assert result.exit_code is None

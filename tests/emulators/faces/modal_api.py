@@ -154,7 +154,8 @@ class Control(Base):
     @unary("BlobCreate")
     async def BlobCreate(self, request: Any) -> Any:
         blob_id = self.store.mint("bl")
-        return api_pb2.BlobCreateResponse(blob_id=blob_id, upload_url=f"{self.face.url}/blob/{blob_id}")
+        urls = api_pb2.UploadUrlList(items=[f"{self.face.url}/blob/{blob_id}"])
+        return api_pb2.BlobCreateResponse(blob_ids=[blob_id], upload_urls=urls)
 
     @unary("MountGetOrCreate")
     async def MountGetOrCreate(self, request: Any) -> Any:

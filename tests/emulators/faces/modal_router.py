@@ -3,8 +3,6 @@
 from __future__ import annotations
 
 import asyncio
-import contextlib
-import time
 from typing import TYPE_CHECKING, Any
 
 from grpclib import GRPCError, Status
@@ -220,13 +218,3 @@ class Router(Base):
         self.engine.images[image_id] = image
         self.face.store.keep(image, image_id)
         return pb.TaskSnapshotFilesystemResponse(image_id=image_id)
-
-    async def close(self) -> None:
-        """Let nothing run on."""
-        for found in self.execs.values():
-            with contextlib.suppress(Exception):
-                await found.proc.close_stdin()
-
-    def deadline(self) -> float:
-        """Now, as JWTs count."""
-        return time.time()
