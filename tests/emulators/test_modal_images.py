@@ -82,6 +82,18 @@ async def test_a_folder_is_uploaded_built_and_launched(modal: Modal, folder: Pat
     await provider.aclose()
 
 
+async def test_a_large_file_goes_by_the_blob_store(modal: Modal, folder: Path) -> None:
+    data = bytes(range(256)) * 20_000
+    (folder / "large.bin").write_bytes(data)
+    with (folder / "Dockerfile").open("a") as file:
+        file.write("RUN wc -c < large.bin\n")
+    provider, lines = await modal.provider(keep_openenv=True), list[str]()
+    await provider.prepare(spec_of(folder), parse(str(folder)), on_log=lines.append)
+    assert "BlobCreate" in modal.names()
+    assert str(len(data)) in "\n".join(lines)
+    await provider.aclose()
+
+
 async def test_waiters_share_one_build(modal: Modal, folder: Path) -> None:
     from openenv_providers.modal import ModalProvider
 

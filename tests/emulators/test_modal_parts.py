@@ -121,6 +121,27 @@ async def test_a_gpu_uses_the_older_family(modal: Modal) -> None:
     await provider.aclose()
 
 
+@pytest.mark.parametrize("gpus", [None, "T4"])
+async def test_last_words_and_the_log(modal: Modal, gpus: str | None) -> None:
+    provider = await modal.provider()
+    script = "echo first; until [ -e /tmp/go ]; do sleep 0.05; done; echo dying words >&2; exit 17"
+    sandbox = await modal.create(provider, resources=Resources(gpus=gpus), command=("/bin/sh", "-c", script))
+    for _ in range(100):
+        if await sandbox.logs() == b"first\n":
+            break
+        await asyncio.sleep(0.05)
+    waiting = asyncio.ensure_future(sandbox.wait_exit())
+    modal.engine.call(modal.box(sandbox).write("/tmp/go", b""))
+    ended = await asyncio.wait_for(waiting, 30)
+    assert (ended.code, ended.tail) == (17, b"first\ndying words\n")
+    assert await sandbox.logs(tail=1) == b"dying words\n"
+    assert list(await provider.find(str(sandbox.ref.key))) == []
+    with pytest.raises(SandboxGone):
+        await provider.attach(sandbox.ref)
+    await provider.delete(sandbox.ref)
+    await provider.aclose()
+
+
 async def test_a_public_port_is_a_tunnel(modal: Modal) -> None:
     provider = await modal.provider()
     sandbox = await modal.create(
