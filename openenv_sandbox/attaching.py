@@ -6,11 +6,12 @@ from functools import partial
 from typing import TYPE_CHECKING, Any
 
 from openenv_sandbox import redact, registry
+from openenv_sandbox.clock import CLOCK
 from openenv_sandbox.errors import CapabilityError, ConfigError
 from openenv_sandbox.events import Event, Reporter
 from openenv_sandbox.exec_server import ExecServer, found
 from openenv_sandbox.journal import open_journal
-from openenv_sandbox.keepalive import CLOCK, lease_s
+from openenv_sandbox.keepalive import lease_s
 from openenv_sandbox.lifecycle import daemon_call, finish
 from openenv_sandbox.owner import Ownership, quietly
 from openenv_sandbox.process import Process

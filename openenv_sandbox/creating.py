@@ -8,8 +8,8 @@ import sys
 from typing import TYPE_CHECKING, Any, cast
 
 from openenv_sandbox import retry
+from openenv_sandbox.clock import CLOCK
 from openenv_sandbox.errors import CreateTimeout, OpenEnvError
-from openenv_sandbox.keepalive import CLOCK
 from openenv_sandbox.lifecycle import finish, keep
 from openenv_sandbox.owner import delete_ref, quietly
 

@@ -3,12 +3,11 @@
 from __future__ import annotations
 
 import asyncio
-import contextvars
 import functools
 import logging
-import time
-from typing import TYPE_CHECKING, ParamSpec, Protocol, TypeVar
+from typing import TYPE_CHECKING, ParamSpec, TypeVar
 
+from openenv_sandbox.clock import CLOCK
 from openenv_sandbox.errors import CapabilityError, SandboxGone
 
 if TYPE_CHECKING:
@@ -28,33 +27,6 @@ IDLE_S = 60.0
 """How often the idle timer of a backend is reset that does not say how often, in seconds."""
 
 _log = logging.getLogger("openenv.launch")
-
-
-class Clock(Protocol):
-    """What timers follow."""
-
-    def time(self) -> float:
-        """Unix time in seconds."""
-
-    async def sleep(self, seconds: float) -> None:
-        """Return after so long."""
-
-
-class SystemClock:
-    """The machine's."""
-
-    def time(self) -> float:
-        """Unix time in seconds."""
-        return time.time()
-
-    async def sleep(self, seconds: float) -> None:
-        """Return after so long."""
-        await asyncio.sleep(seconds)
-
-
-_SYSTEM = SystemClock()
-CLOCK: contextvars.ContextVar[Clock] = contextvars.ContextVar("openenv_clock", default=_SYSTEM)
-"""The clock of leases and idle timers; tests set another."""
 
 
 def lease_s(timeouts: Timeouts, caps: Capabilities) -> float:

@@ -12,8 +12,9 @@ from typing import TYPE_CHECKING, Any
 
 from openenv_sandbox import portal, retry
 from openenv_sandbox.breaker import breaker
+from openenv_sandbox.clock import CLOCK
 from openenv_sandbox.errors import CleanupError, OpenEnvError, SandboxGone, ServerExited
-from openenv_sandbox.keepalive import CLOCK, KeepAlive
+from openenv_sandbox.keepalive import KeepAlive
 from openenv_sandbox.lifecycle import finish, keep
 
 if TYPE_CHECKING:

@@ -14,13 +14,14 @@ from typing import TYPE_CHECKING
 
 from openenv_sandbox import capcheck, pushing, redact, registry
 from openenv_sandbox.breaker import breaker
+from openenv_sandbox.clock import CLOCK
 from openenv_sandbox.creating import Creation, labels_for, note
 from openenv_sandbox.errors import OpenEnvError, SandboxError, SandboxGone, ServerExited
 from openenv_sandbox.events import Reporter
 from openenv_sandbox.exec_server import ExecServer
 from openenv_sandbox.image_registries import with_login
 from openenv_sandbox.journal import open_journal
-from openenv_sandbox.keepalive import CLOCK, lease_s
+from openenv_sandbox.keepalive import lease_s
 from openenv_sandbox.lifecycle import daemon_call, finish, keep
 from openenv_sandbox.owner import Ownership, quietly
 from openenv_sandbox.prepare import prepare

@@ -13,8 +13,8 @@ from typing import TYPE_CHECKING, Any, ClassVar
 
 from openenv_providers._e2b_sdk import Sdk, known
 from openenv_sandbox.capabilities import Capabilities, ExecCapabilities, Sizes
+from openenv_sandbox.clock import CLOCK
 from openenv_sandbox.errors import CapabilityError, OpenEnvError
-from openenv_sandbox.keepalive import CLOCK
 from openenv_sandbox.provider import (
     Check,
     Image,

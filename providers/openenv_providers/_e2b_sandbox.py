@@ -12,8 +12,8 @@ from urllib.parse import urlsplit
 
 from openenv_providers._e2b_process import Follower
 from openenv_providers._e2b_sdk import known
+from openenv_sandbox.clock import CLOCK
 from openenv_sandbox.errors import EndpointError, OpenEnvError, SandboxGone
-from openenv_sandbox.keepalive import CLOCK
 from openenv_sandbox.provider import Endpoint, Exit, OutputSink, Prepared, RawResult, Sandbox, SandboxInfo
 
 if TYPE_CHECKING:

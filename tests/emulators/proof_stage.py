@@ -13,8 +13,8 @@ from typing import TYPE_CHECKING, Any
 import pytest
 
 from openenv_sandbox import launch, sandbox
+from openenv_sandbox.clock import CLOCK
 from openenv_sandbox.journal import Journal
-from openenv_sandbox.keepalive import CLOCK
 from openenv_sandbox.testing import case
 from openenv_sandbox.testing.case import Fault, FaultHook, ProviderCase
 from openenv_sandbox.testing.faults import FakeClock

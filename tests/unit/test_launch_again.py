@@ -7,8 +7,9 @@ from typing import TYPE_CHECKING, Any
 import pytest
 
 from openenv_sandbox import attach, exec_server, launch, redact, registry, sandbox
+from openenv_sandbox.clock import CLOCK
 from openenv_sandbox.journal import Journal
-from openenv_sandbox.keepalive import CLOCK, LEASE_S
+from openenv_sandbox.keepalive import LEASE_S
 from openenv_sandbox.testing.fake import FakeClock, FakeCloud
 from tests.unit.launch_harness import nothing_left, until
 

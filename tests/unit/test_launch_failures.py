@@ -337,7 +337,7 @@ async def test_an_idle_client_lets_its_sandbox_go() -> None:
     Scenario: B11
     Mutation: KeepAlive never calls on_idle; or calls do not count as use (Ownership.count_use does nothing)
     """
-    from openenv_sandbox.keepalive import CLOCK
+    from openenv_sandbox.clock import CLOCK
 
     clock = FakeClock()
     token = CLOCK.set(clock)

@@ -5,7 +5,8 @@ from typing import TYPE_CHECKING, Any
 import pytest
 
 from openenv_sandbox import ConfigError, launch, sandbox
-from openenv_sandbox.keepalive import CLOCK, IDLE_S, LEASE_S, lease_s
+from openenv_sandbox.clock import CLOCK
+from openenv_sandbox.keepalive import IDLE_S, LEASE_S, lease_s
 from openenv_sandbox.spec import Timeouts
 from openenv_sandbox.testing.fake import FULL, FakeClock, FakeCloud
 from tests.unit.launch_harness import nothing_left

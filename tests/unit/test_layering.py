@@ -21,7 +21,7 @@ PROVIDERS = ROOT / "providers" / "openenv_providers"
 # adapter has one of two ways to run.
 REFUSES_BY_CONTRACT = {"openenv_sandbox/rubrics/containers.py", "openenv_sandbox/harness/adapters.py"}
 CONTRACT = {"errors", "spec", "capabilities", "values", "endpoint", "provider", "options", "models"}
-LAUNCHER = {"launcher", "pipeline", "creating", "starting", "owner", "attaching", "keepalive", "reaper", "fleet"}
+LAUNCHER = set("launcher pipeline creating starting exec_server owner attaching keepalive pushing reaper fleet".split())
 
 
 def imports(path: Path) -> Iterator[tuple[str, bool]]:
