@@ -99,6 +99,7 @@ def test_the_environments_html_has_its_styles_and_runs_no_script(studio: str, so
     """Mutation: give the frame allow-scripts and serve it without a policy"""
     page = someone(studio).page
     reset(page)
+    assert page.locator("#frame iframe").get_attribute("sandbox") == ""
     frame = page.frame_locator("#frame iframe")
     mark = frame.locator("#mark")
     assert mark.inner_text() == "Step 0, reward None"
@@ -195,6 +196,7 @@ def test_everything_can_be_done_with_the_keyboard(studio: str, someone: Callable
                 return
         raise AssertionError(f"{wanted} is not reached")
 
+    page.locator("#fields .field").first.wait_for()
     tab_to("Skip to the action")
     tab_to("reset")
     page.keyboard.press("Enter")
@@ -224,6 +226,7 @@ def test_text_can_be_read_in_both_colours(
     """Mutation: set --quiet to #b0b0b8 in light"""
     person = someone(studio, color_scheme=scheme)
     page = person.page
+    page.locator("#fields .field").first.wait_for()
     assert page.evaluate(CONTRAST) == []
     reset(page)
     fill(page, x="bad", radius=1)

@@ -86,7 +86,7 @@ def build_gradio_app(
         A ``gradio.Blocks``.
     """
     gradio: Any = import_module("gradio")
-    start = {field["name"]: field["default_value"] for field in action_fields}
+    start = {f["name"]: f["default_value"] for f in action_fields if f["required"] or f["default_value"] is not None}
 
     async def reset() -> tuple[Any, Any]:
         return await web_manager.reset_environment(), web_manager.get_state()

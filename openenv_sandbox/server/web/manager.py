@@ -125,9 +125,10 @@ class WebInterfaceManager:
         return view
 
     async def _told(self, view: View) -> dict[str, Any]:
+        update = self._update() if self.connected_clients else ""
         for client in list(self.connected_clients):
             try:
-                await client.send_text(self._update())
+                await client.send_text(update)
             except Exception as error:  # each server has its own way of saying that the peer is gone
                 logger.debug("a page is gone: %r", error)
                 await self.disconnect_websocket(client)

@@ -112,32 +112,23 @@ class Pages:
         cookie = None
         if visitor_id is None:
             visitor_id, cookie = self._door.new_cookie(request.headers, request.url.scheme)
-        visitor = self.visitors.get(visitor_id)
-        capacity = self.visitors.manager.status()
-        answer = {
-            **self._config,
-            "watch": visitor.watch,
-            "idle": self.visitors.idle,
-            "capacity": {"active": capacity.active_sessions, "max": capacity.max_sessions},
-        }
-        response = _json(codec.dumps(answer))
+        response = _json(codec.dumps({**self._config, "watch": self.visitors.watch_name(visitor_id)}))
         if cookie is not None:
             response.headers["set-cookie"] = cookie
         return response
 
-    def _visitor(self, request: Request) -> tuple[Visitor, str | None]:
-        """The visitor of a request, and the cookie to give him; all without a cookie are one visitor."""
+    def _visitor_id(self, request: Request) -> tuple[str, str | None]:
+        """Who sends a request, and the cookie to give him; all without a cookie are one visitor."""
         visitor_id = self._door.visitor(request.headers)
         if visitor_id is not None:
-            return self.visitors.get(visitor_id), None
+            return visitor_id, None
         if self._door.has_cookie(request.headers):
-            visitor_id, cookie = self._door.new_cookie(request.headers, request.url.scheme)
-            return self.visitors.get(visitor_id), cookie
-        return self.visitors.get(SHARED), None
+            return self._door.new_cookie(request.headers, request.url.scheme)
+        return SHARED, None
 
     def _looked_at(self, request: Request) -> Visitor | None:
         watch = request.query_params.get("watch")
-        return self._visitor(request)[0] if watch is None else self.visitors.watched(watch)
+        return self.visitors.find(self._visitor_id(request)[0]) if watch is None else self.visitors.watched(watch)
 
     # -- what he does -------------------------------------------------------------------------------------------
 
@@ -155,7 +146,8 @@ class Pages:
 
     async def get_state(self, request: Request) -> Response:
         """The environment's state."""
-        visitor, _ = self._visitor(request)
+        visitor_id, _ = self._visitor_id(request)
+        visitor = self.visitors.get(visitor_id)
         try:
             return _json(await visitor.state())
         except NotReset as error:
@@ -165,10 +157,14 @@ class Pages:
         except Exception as error:
             logger.debug("state failed", exc_info=error)
             return _problem(500, told(error), code=messages.EXECUTION_ERROR)
+        finally:
+            visitor.rest()
 
     async def post_close(self, request: Request) -> Response:
         """Close the visitor's environment and free its slot."""
-        self._visitor(request)[0].end("The environment was closed. Reset starts a new one.")
+        visitor = self.visitors.find(self._visitor_id(request)[0])
+        if visitor is not None:
+            visitor.end("The environment was closed. Reset starts a new one.")
         return Response(status_code=204)
 
     async def _act(self, request: Request, act: Callable[[Visitor, Any], Awaitable[bytes]]) -> Response:
@@ -179,8 +175,12 @@ class Pages:
             return _problem(422, f"The body is not JSON: {error}")
         if body is not None and not isinstance(body, dict):
             return _problem(422, "The body must be a JSON object.")
-        visitor, cookie = self._visitor(request)
-        response = await _answered(act(visitor, body or {}))
+        visitor_id, cookie = self._visitor_id(request)
+        visitor = self.visitors.get(visitor_id)
+        try:
+            response = await _answered(act(visitor, body or {}))
+        finally:
+            visitor.rest()
         if cookie is not None:
             response.headers["set-cookie"] = cookie
         return response

@@ -3,12 +3,15 @@
 from __future__ import annotations
 
 import asyncio
+import hashlib
+import hmac
 import secrets
 import time
 from contextlib import asynccontextmanager
 from functools import partial
 from typing import TYPE_CHECKING, Any, TypeVar
 
+import orjson
 from pydantic import ValidationError
 
 from openenv_sandbox.errors import CapacityError, ProtocolError, SerializationError
@@ -70,7 +73,6 @@ class Visitor:
 
     def __init__(self, visitor_id: str, visitors: Visitors) -> None:
         self.id = visitor_id
-        self.watch = secrets.token_urlsafe(16)
         self.episode = Episode()
         self.view: View | None = None
         self.frame = ""
@@ -105,7 +107,7 @@ class Visitor:
             self.episode = Episode()
             self.episode.begin(view, kwargs)
             self._show(view)
-        self._tell(episode=self._episode_message(), now=self._now_message())
+        self._tell(episode=self._episode_message(), now=view)
         return view.raw
 
     async def _open(self) -> Session:
@@ -134,7 +136,7 @@ class Visitor:
             action, view = await self._unless_closed(self._step(self._open_session(), sent))
             entry = self.episode.add(view, sent, plain_action(action, sent))
             self._show(view)
-        self._tell(entry=entry, now=self._now_message())
+        self._tell(entry=entry, now=view)
         return view.raw
 
     async def _step(self, session: Session, sent: Mapping[str, Any]) -> tuple[Any, View]:
@@ -162,7 +164,7 @@ class Visitor:
         if session is not None:
             self._lose(note)
             self._visitors.manager.leave(session, self)
-        self._rest()
+        self.rest()
 
     def close(self, code: int, reason: str) -> None:
         """The server has ended the session."""
@@ -230,8 +232,7 @@ class Visitor:
         self.viewers.add(viewer)
         self._left = None
         if viewer.live:
-            everything = {"owner": viewer.owner, "episode": self._episode_message(), "now": self._now_message()}
-            viewer.push(codec.dumps({"type": "update", "status": self._status(), **everything}))
+            viewer.push(self._update(owner=viewer.owner, episode=self._episode_message(), now=self.view))
         else:
             viewer.push(self._state_update())
 
@@ -241,13 +242,13 @@ class Visitor:
         if not self.viewers:
             self._left = time.monotonic()
             self._arm()
-        self._rest()
+        self.rest()
 
     def _tell(self, **changes: Any) -> None:
         """Send what has changed to all tabs."""
         if not self.viewers:
             return
-        small = codec.dumps({"type": "update", "status": self._status(), **changes})
+        small = self._update(**changes)
         whole = self._state_update() if changes and any(not viewer.live for viewer in self.viewers) else None
         for viewer in self.viewers:
             if viewer.live:
@@ -255,11 +256,22 @@ class Visitor:
             elif whole is not None:
                 viewer.push(whole)
 
+    def _update(self, **changes: Any) -> bytes:
+        """A message for live tabs; an observation goes into it as the JSON that it is already."""
+        view = changes.get("now")
+        message = {"type": "update", "status": self._status(), **changes}
+        if view is None:
+            return codec.dumps(message)
+        try:
+            return orjson.dumps({**message, "now": self._now_message(view, orjson.Fragment(view.raw))})
+        except TypeError:  # half a character in a text, which it refuses
+            return codec.dumps({**message, "now": self._now_message(view, codec.loads(view.raw))})
+
     def _state_update(self) -> bytes:
         return codec.dumps({"type": "state_update", "episode_state": self.episode.as_state().model_dump()})
 
     def _status(self) -> dict[str, Any]:
-        return {"open": self.session is not None, "doing": self.doing, "note": self.note, "tabs": len(self.viewers)}
+        return {"open": self.session is not None, "doing": self.doing, "note": self.note}
 
     def _episode_message(self) -> dict[str, Any]:
         episode = self.episode
@@ -270,12 +282,9 @@ class Visitor:
             "entries": episode.entries,
         }
 
-    def _now_message(self) -> dict[str, Any] | None:
-        view = self.view
-        if view is None:
-            return None
+    def _now_message(self, view: View, envelope: Any) -> dict[str, Any]:
         return {
-            "envelope": codec.loads(view.raw),
+            "envelope": envelope,
             "state": view.state,
             "state_error": view.state_error,
             "frame": self.frame,
@@ -311,7 +320,8 @@ class Visitor:
             return
         self.end(f"The environment was closed after {self._visitors.idle:g} s without an action. Reset starts anew.")
 
-    def _rest(self) -> None:
+    def rest(self) -> None:
+        """Be forgotten, unless there is a tab or an environment to remember him for."""
         if self.session is None and not self.viewers and self.doing is None:
             self._visitors.forget(self)
 
@@ -338,17 +348,26 @@ class Visitors:
         self.tools_of = tools_of
         self.idle = idle
         self._known: dict[str, Visitor] = {}
+        self._secret = secrets.token_bytes(32)
+
+    def find(self, visitor_id: str) -> Visitor | None:
+        """The visitor of that id, if there is anything to remember him for."""
+        return self._known.get(visitor_id)
 
     def get(self, visitor_id: str) -> Visitor:
-        """The visitor of that id, remembered as long as he has a tab or an environment."""
+        """The visitor of that id, who is new unless he has a tab or an environment; `Visitor.rest` forgets him."""
         visitor = self._known.get(visitor_id)
         if visitor is None:
             visitor = self._known[visitor_id] = Visitor(visitor_id, self)
         return visitor
 
+    def watch_name(self, visitor_id: str) -> str:
+        """The name under which a visitor shares his episode."""
+        return hmac.new(self._secret, visitor_id.encode(), hashlib.sha256).hexdigest()[:32]
+
     def watched(self, watch: str) -> Visitor | None:
         """The visitor who shares his episode under that name."""
-        return next((visitor for visitor in self._known.values() if visitor.watch == watch), None)
+        return next((visitor for visitor in self._known.values() if self.watch_name(visitor.id) == watch), None)
 
     def forget(self, visitor: Visitor) -> None:
         """He is gone."""

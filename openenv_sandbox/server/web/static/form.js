@@ -192,7 +192,7 @@ function unionField(context, schema, options, variants) {
   const label = options.label || schema.title || "";
   const select = el("select", { "aria-label": `Kind of ${label || "value"}` },
     ...names.map((name, index) => el("option", { value: index }, kindOf(variants[index]) === "null" ? "None" : name)));
-  const place = el("div", {});
+  const place = el("div", { class: "chosen" });
   const { node, around } = group(context, schema, options, el("div", { class: "group" }, select, place));
   let chosen = null;
   const choose = (index) => {

@@ -30,6 +30,7 @@ export function startTabs({ tabs }) {
     place.querySelector(`[data-tab="${id}"]`).setAttribute("aria-current", "page");
     byId("playground").hidden = path !== null;
     custom.hidden = path === null;
+    document.querySelector(".facts").hidden = path !== null;
     if (path !== null && !custom.childElementCount) custom.append(el("iframe", { src: path, title: label }));
   };
   place.replaceChildren(...tabs.map((tab) =>
