@@ -80,6 +80,40 @@ class TestLife(Clouds):
         await provider.delete(sandbox.ref)
         await provider.aclose()
 
+    async def test_start_not_confirmed(self, stage: Stage) -> None:
+        """The command was started and the connection cut before its pid was told: it is found by its tag.
+
+        Mutation: it is started twice, or given up while it runs
+        """
+        provider = await stage.make()
+        sandbox = await made(provider, spec_of(stage))
+        stage.faults.add("exec", when="after", status=0)
+        running = Running(
+            sandbox, "echo x >>/tmp/runs; until [ -e /tmp/go ]; do sleep 0.05; done; cat /tmp/runs; exit 5"
+        )
+
+        async def followed() -> bool:
+            return any(head.path.endswith("/Connect") for head in stage.emulated.front.requests)
+
+        await stage.until("the process is followed by its tag", followed)
+        await Running(sandbox, ": >/tmp/go").ended()
+        assert (await running.ended(), bytes(running.said)) == (5, b"x\n")
+        await provider.delete(sandbox.ref)
+        await provider.aclose()
+
+    async def test_daemon_not_up_yet(self, stage: Stage) -> None:
+        """The proxy answers for a daemon that is not up: nothing was started, so the command is asked for again.
+
+        Mutation: the first command of a young sandbox fails
+        """
+        provider = await stage.make()
+        sandbox = await made(provider, spec_of(stage))
+        refused = stage.faults.add("exec", status=502, times=2)
+        running = Running(sandbox, "echo x >>/tmp/runs; cat /tmp/runs")
+        assert (await running.ended(), bytes(running.said), refused.hits) == (0, b"x\n", 2)
+        await provider.delete(sandbox.ref)
+        await provider.aclose()
+
     async def test_sandbox_vanishes_under_a_command(self, stage: Stage) -> None:
         """The command ends at once, as that of a sandbox that is gone.
 

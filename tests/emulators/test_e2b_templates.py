@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import asyncio
+from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 import pytest
@@ -11,12 +12,12 @@ from openenv_sandbox.errors import BuildError, CapabilityError, ImageError
 from openenv_sandbox.prepare import prepare as prepared_once
 from tests.emulators.e2b_bench import Clouds, made, prepare, spec_of
 from tests.emulators.engine import LOGIN
+from tests.emulators.proof import ECHO
 
 if TYPE_CHECKING:
-    from pathlib import Path
-
     from tests.emulators.proof import Stage
 
+ECHO_ENV = str(Path(__file__).parents[2] / "envs" / "echo_env")
 DOCKERFILE = """
 ARG BASE
 FROM {base}
@@ -78,6 +79,19 @@ class TestTemplates(Clouds):
         assert ".dockerignore" not in said
         await provider.delete(sandbox.ref)
         await provider.aclose()
+
+    async def test_echo_env_from_its_folder(self, stage: Stage, monkeypatch: pytest.MonkeyPatch) -> None:
+        """The repository's own environment, from the folder to a step, with the openenv that runs here.
+
+        Mutation: the server is started by the vendor too, or on another openenv
+        """
+        monkeypatch.setenv("OPENENV_BASE_IMAGE", stage.emulated.light)
+        async with stage.launch(ECHO_ENV) as env:
+            await env.reset()
+            assert "through the port url" in str((await env.step(ECHO)).observation)
+            each = "for f in /proc/[0-9]*/cmdline; do tr '\\0' ' ' <$f; echo; done 2>/dev/null"
+            servers = await env.sandbox.exec(f"{each} | grep -c '^python3 -m uvicorn'")
+            assert servers.text().strip() == "1"
 
     async def test_running_openenv_is_installed(self, stage: Stage, folder: Path) -> None:
         """The openenv inside is the one that builds.
