@@ -96,6 +96,7 @@ if TYPE_CHECKING:
     from openenv_sandbox.shell import ExecResult as ExecResult
     from openenv_sandbox.spec import NetworkPolicy as NetworkPolicy
     from openenv_sandbox.spec import PortSpec as PortSpec
+    from openenv_sandbox.spec import RegistryAuth as RegistryAuth
     from openenv_sandbox.spec import Resources as Resources
     from openenv_sandbox.spec import SandboxSpec as SandboxSpec
     from openenv_sandbox.spec import Timeouts as Timeouts
@@ -190,6 +191,7 @@ _HOMES = {
     "ExecResult": "shell",
     "NetworkPolicy": "spec",
     "PortSpec": "spec",
+    "RegistryAuth": "spec",
     "Resources": "spec",
     "SandboxSpec": "spec",
     "Timeouts": "spec",
