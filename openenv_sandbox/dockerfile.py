@@ -241,6 +241,7 @@ def _from(instruction: Instruction, args: dict[str, str]) -> Stage:
 
 
 def arg_values(text: str, known: dict[str, str], given: dict[str, str]) -> dict[str, str]:
+    """The values that an ARG instruction sets: given ones before its own defaults."""
     found = {}
     for word in _words(text):
         name, equals, value = word.partition("=")
@@ -309,6 +310,7 @@ def _apply(stage: Stage, below: ImageConfig, global_args: dict[str, str], given:
 
 
 def env_pairs(text: str, scope: dict[str, str]) -> dict[str, str]:
+    """The variables that an ENV instruction sets, in either of its forms."""
     words = _words(text)
     if words and "=" not in words[0]:
         name, _, value = text.partition(" ")
@@ -318,6 +320,7 @@ def env_pairs(text: str, scope: dict[str, str]) -> dict[str, str]:
 
 
 def unquote(text: str) -> str:
+    """A text without the quotes around it."""
     text = text.strip()
     return text[1:-1] if len(text) > 1 and text[0] == text[-1] and text[0] in "\"'" else text
 

@@ -23,7 +23,7 @@ from dataclasses import replace
 from pathlib import Path
 from typing import TYPE_CHECKING
 
-from openenv_sandbox import _context, _manifest, dockerfile
+from openenv_sandbox import _context, _manifest, dockerfile, fetching
 from openenv_sandbox._manifest import Manifest
 from openenv_sandbox.errors import ImageError
 from openenv_sandbox.provider import Image, ImageConfig
@@ -41,17 +41,23 @@ _PART = r"[a-z0-9]+(?:(?:\.|_{1,2}|-+)[a-z0-9]+)*"
 _REF = re.compile(rf"(?:{_HOST}/)?{_PART}(?:/{_PART})*(?::[A-Za-z0-9_][\w.-]{{0,127}})?(?:@sha256:[0-9a-f]{{64}})?\Z")
 _IMAGE_ID = re.compile(r"sha256:[0-9a-f]{64}\Z")
 _ID = re.compile(r"[^\s:]\S*\Z")
-_SCHEMES = ("template:", "snapshot:", "hf://", "git+https://")
+_SCHEMES = ("template:", "snapshot:", *fetching.SCHEMES)
 _FOLDER_HINT = "a folder is written with a leading ./ or / and holds openenv.yaml and a Dockerfile"
 
 
-def parse(text: str | os.PathLike[str]) -> Image:
+def parse(text: str | os.PathLike[str], *, trust: bool = False) -> Image:
     """Take an image string apart; a path object always means a folder.
 
-    For a folder its openenv.yaml and Dockerfile are read and its files hashed.
+    For a folder its openenv.yaml and Dockerfile are read and its files hashed; one elsewhere is fetched first.
+
+    Args:
+        text: The image.
+        trust: The user vouches for code that lies elsewhere.
 
     Raises:
         ImageError: The string fits no form (the hint names the nearest), or the folder is not an environment.
+        TrustError: The code lies elsewhere, and nobody vouches for it.
+        MissingExtraError, ProviderUnavailable: It cannot be fetched.
     """
     if isinstance(text, os.PathLike):
         return _folder(Path(os.fspath(text)), os.fspath(text))
@@ -65,11 +71,9 @@ def parse(text: str | os.PathLike[str]) -> Image:
             if not _ID.match(name):
                 raise ImageError(f"{text!r} has no id after {kind}:", hint=f"write {kind}:ID")
             return Image(kind=kind, name=name, source=text)
-    if text.startswith(("hf://", "git+https://")):
-        raise ImageError(
-            f"fetching {text.split('://')[0]}:// images is not in this version",
-            hint="clone it and give the folder, e.g. ./my_env, or give the registry ref of its built image",
-        )
+    if text.startswith(fetching.SCHEMES):
+        folder, pinned = fetching.fetch(text, trust=trust)
+        return _folder(folder, pinned)
     if _is_path(text):
         return _folder(Path(text).expanduser(), text)
     if _IMAGE_ID.match(text):

@@ -6,7 +6,8 @@ from collections.abc import Mapping
 from dataclasses import dataclass, field
 from typing import TYPE_CHECKING, Any
 
-from openenv_sandbox.errors import ConfigError, TrustError
+from openenv_sandbox import fetching
+from openenv_sandbox.errors import ConfigError
 from openenv_sandbox.lifecycle import daemon_call
 from openenv_sandbox.provider import SandboxProvider
 
@@ -20,8 +21,6 @@ if TYPE_CHECKING:
     from openenv_sandbox.spec import SandboxSpec
 
 Which = str | type[SandboxProvider] | SandboxProvider
-
-_REMOTE = ("hf://", "git+https://")
 
 
 @dataclass
@@ -64,13 +63,10 @@ async def resolve(request: Request) -> Resolved:
 
 def _resolve(request: Request) -> Resolved:
     which, options, settings = choose(request.provider, request.options, request.profile)
-    image = _image(request)
+    image = _image(request, settings)
     spec = _spec(request, settings, image)
-    if image.source.startswith(_REMOTE) and not spec.trust:
-        raise TrustError(
-            f"{image.source} is code from elsewhere, which nobody has vouched for",
-            hint="read it and pass trust=True (--trust)",
-        )
+    if image.source.startswith(fetching.SCHEMES) and not spec.trust:  # one that a caller took apart by itself
+        raise fetching.untrusted(image.source)
     options = _with_provider_options(options, spec.provider_options, request.options)
     return Resolved(which, options, image, spec, settings, request.journal or settings.journal)
 
@@ -104,7 +100,7 @@ def choose(provider: Which | None, options: Any, profile: str | None) -> tuple[W
     return which, merged or None, settings
 
 
-def _image(request: Request) -> Image:
+def _image(request: Request, settings: Settings) -> Image:
     from openenv_sandbox import image as images
     from openenv_sandbox.provider import Image
 
@@ -113,7 +109,9 @@ def _image(request: Request) -> Image:
         if request.client is None:
             raise ConfigError("no image is named", hint='say which one: launch("./envs/echo_env")')
         return images.for_client(request.client)
-    return named if isinstance(named, Image) else images.parse(named)
+    trust = request.fields.get("trust")
+    trust = settings.spec_defaults.get("trust", False) if trust is None else trust
+    return named if isinstance(named, Image) else images.parse(named, trust=trust is True)
 
 
 def _spec(request: Request, settings: Settings, image: Image) -> SandboxSpec:

@@ -23,13 +23,19 @@ if TYPE_CHECKING:
 
     from openenv_sandbox.authoring.hub import Push, Pushed
 
+ASK_S = 60.0
+"""How long the hub may take to answer, in seconds."""
 _LOGIN = "hf auth login, or export HF_TOKEN=… with a token that may write"
 
 
 class Hub:
-    """The hub, with its errors as ours."""
+    """The hub, with its errors as ours.
 
-    def __init__(self) -> None:
+    Args:
+        login: Whether a token is needed; without, it is used where there is one.
+    """
+
+    def __init__(self, *, login: bool = True) -> None:
         try:
             import huggingface_hub
         except ModuleNotFoundError as error:
@@ -37,11 +43,12 @@ class Hub:
                 raise BrokenExtraError(f"huggingface_hub does not import: {error}") from error
             raise MissingExtraError("the hub's client is not installed", hint="pip install 'openenv[hub]'") from error
         self._token = huggingface_hub.get_token()
-        if not self._token:
+        if not self._token and login:
             raise AuthError("there is no token for the Hugging Face hub", hint=_LOGIN)
         from openenv_sandbox import redact
 
-        redact.register(self._token)
+        if self._token:
+            redact.register(self._token)
         self._lib = huggingface_hub
         self._api = huggingface_hub.HfApi(token=self._token)
 
@@ -67,6 +74,21 @@ class Hub:
                 hint="choose another: --repo-id owner/name",
             )
         return [one.rfilename for one in info.siblings or ()]
+
+    def commit(self, repo_id: str, revision: str | None) -> str | None:
+        """The commit of a Space's branch, tag or commit; None where there is none."""
+        try:
+            with self._told(f"looking for {repo_id}"):
+                return str(self._api.space_info(repo_id, revision=revision, timeout=ASK_S).sha)
+        except NotFound:
+            return None
+
+    def download(self, repo_id: str, commit: str, target: Path) -> None:
+        """Every file of a Space at one commit, into a folder."""
+        with self._told(f"fetching {repo_id}"):
+            self._api.snapshot_download(
+                repo_id, repo_type="space", revision=commit, local_dir=target, etag_timeout=ASK_S
+            )
 
     def push(self, plan: Pushed, files: Mapping[str, Path], wish: Push, on_log: Callable[[str], None]) -> str:
         """Do it; the address of the Space, or of the pull request."""
@@ -156,7 +178,7 @@ class Hub:
         """Errors of the library as ours."""
         try:
             yield
-        except self._lib.errors.RepositoryNotFoundError as error:
+        except (self._lib.errors.RepositoryNotFoundError, self._lib.errors.RevisionNotFoundError) as error:
             raise NotFound(f"{doing}: there is no such Space, or this account may not see it") from error
         except self._lib.errors.HfHubHTTPError as error:
             raise _ours(doing, error) from error

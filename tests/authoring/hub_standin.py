@@ -23,6 +23,7 @@ if TYPE_CHECKING:
 
 TOKEN = "hf_test_token_of_me"
 LFS_FROM = 10 << 20
+COMMIT = "0123456789" * 4
 
 
 @dataclass
@@ -62,7 +63,9 @@ def application(hub: Hub) -> Starlette:
             if path.startswith("/lfs/"):
                 hub.blobs[path.rpartition("/")[2]] = await request.body()
                 return Response(status_code=200)
-            if request.headers.get("authorization") != f"Bearer {TOKEN}":
+            if path.startswith("/spaces/") and "/resolve/" in path:
+                return resolved(hub, path)
+            if request.headers.get("authorization") != f"Bearer {TOKEN}" and not public(hub, request.method, path):
                 raise Refused(401, "Invalid credentials in Authorization header")
             for suffix, status in hub.fail.items():
                 if path.endswith(suffix):
@@ -74,6 +77,23 @@ def application(hub: Hub) -> Starlette:
 
     methods = ["GET", "POST", "PUT", "DELETE", "HEAD"]
     return Starlette(routes=[Route("/{path:path}", answer, methods=methods)])
+
+
+def public(hub: Hub, method: str, path: str) -> bool:
+    """Whether anybody may read it."""
+    space = hub.spaces.get("/".join(path.strip("/").split("/")[2:4]))
+    return method == "GET" and path.startswith("/api/spaces/") and (space is None or not space.private)
+
+
+def resolved(hub: Hub, path: str) -> Response:
+    """A file of a Space at its commit."""
+    parts = path.strip("/").split("/")
+    space, name = hub.spaces["/".join(parts[1:3])], "/".join(parts[5:])
+    if parts[4] != COMMIT or name not in space.files:
+        raise Refused(404, "Entry not found", "EntryNotFound")
+    content = space.files[name]
+    headers = {"etag": f'"{hashlib.sha256(content).hexdigest()}"', "x-repo-commit": COMMIT, "accept-ranges": "bytes"}
+    return Response(content, headers=headers)
 
 
 async def route(hub: Hub, method: str, path: str, request: Request) -> Response:
@@ -100,15 +120,24 @@ async def route(hub: Hub, method: str, path: str, request: Request) -> Response:
     space = hub.spaces.get(repo_id)
     if space is None:
         raise Refused(404, "Repository not found", "RepoNotFound")
-    if method == "GET" and rest in ([], ["revision", "main"]):
+    if method == "GET" and rest[:1] in ([], ["revision"]):
+        if rest and rest[1] not in ("main", "v1", COMMIT):
+            raise Refused(404, "Invalid rev id", "RevisionNotFound")
         return JSONResponse(
             {
                 "id": repo_id,
-                "sha": "0" * 40,
+                "sha": COMMIT,
                 "sdk": space.sdk,
                 "private": space.private,
                 "siblings": [{"rfilename": name} for name in space.files],
             }
+        )
+    if method == "GET" and rest == ["tree", COMMIT]:
+        return JSONResponse(
+            [
+                {"type": "file", "path": name, "size": len(content), "oid": hashlib.sha1(content).hexdigest()}
+                for name, content in space.files.items()
+            ]
         )
     if method == "POST" and rest[:1] == ["preupload"]:
         wanted = (await request.json())["files"]

@@ -60,8 +60,6 @@ def test_what_a_backend_holds(kind: str) -> None:
         ("https://github.com/a/b", "git+https://github.com/a/b"),
         ("huggingface://a/b", "hf://a/b"),
         ("docker://a/b:1", "a/b:1"),
-        ("hf://org/space", "folder"),
-        ("git+https://example.org/x", "folder"),
         (" me/env", "me/env"),
         ("my env", "./my_env"),
         ("what ever", "leading ./"),
