@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import contextlib
 import json
 from typing import Any
 
@@ -11,7 +12,7 @@ from openenv_sandbox.models import CallToolAction, CallToolObservation, State
 from openenv_sandbox.server import create_app
 from openenv_sandbox.server.web.app import create_web_interface_app
 from tests.server.environments import Do, Recording, Saw
-from tests.server.peers import serving
+from tests.server.peers import in_process, serving
 from tests.web.people import PLAIN, Person, page, person
 from tests.web.worlds import Canvas, Draw, Studio, Toolbox
 
@@ -215,3 +216,24 @@ async def test_tools_are_offered_before_and_after_the_first_reset() -> None:
         assert [tool["name"] for tool in now["tools"]] == ["add", "fail"]
         call = {"type": "call_tool", "tool_name": "add", "arguments": '{"a": 1}'}
         assert (await someone.post("/web/step", {"action": call}))[1]["observation"]["result"]["data"] == 3
+
+
+@pytest.mark.filterwarnings("ignore")
+@pytest.mark.parametrize("entered", [True, False])
+def test_the_test_client_of_starlette(entered: bool) -> None:
+    """Without being entered it has an event loop for each request.
+
+    Mutation: wait for a future of another loop in Visitor._unless_closed
+    """
+    client = in_process(page())
+    with client if entered else contextlib.nullcontext():
+        assert client.get("/", follow_redirects=False).headers["location"] == "/web"
+        assert "<html" in client.get("/web/").text
+        assert client.post("/web/reset", json={"seed": 3}).json()["observation"]["text"] == "ready"
+        with client.websocket_connect("/ws/ui") as socket:
+            assert socket.receive_json()["episode_state"]["is_reset"] is True
+            answer = client.post("/web/step", json={"action": {"what": "hi"}})
+            assert answer.json()["reward"] == 1
+            assert socket.receive_json()["episode_state"]["step_count"] == 1
+        assert client.get("/web/state").json()["seed"] == 3
+        assert client.post("/web/close").status_code == 204

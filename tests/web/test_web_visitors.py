@@ -9,6 +9,7 @@ from typing import Any
 import pytest
 
 from openenv_sandbox.server.web import visitors
+from openenv_sandbox.server.web.viewer import Viewer
 from tests.server.environments import Recording, Single
 from tests.server.peers import serving, until
 from tests.web.people import Person, page, person
@@ -152,8 +153,8 @@ async def test_closing_the_environment_answers_a_step_that_hangs() -> None:
 
 
 async def test_a_slow_tab_is_sent_away_and_not_waited_for(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(visitors.Viewer, "QUEUED", 2)
-    viewer = visitors.Viewer(live=True, owner=True)
+    monkeypatch.setattr(Viewer, "QUEUED", 2)
+    viewer = Viewer(live=True, owner=True)
     for number in range(3):
         viewer.push(b"%d" % number)
     assert viewer.queue.get_nowait() is None

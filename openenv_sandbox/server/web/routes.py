@@ -16,7 +16,8 @@ from starlette.websockets import WebSocketDisconnect
 from openenv_sandbox.errors import CapacityError, EnvironmentError_
 from openenv_sandbox.server.web.assets import FRAME_POLICY, assets, page_headers
 from openenv_sandbox.server.web.episode import told
-from openenv_sandbox.server.web.visitors import SHARED, NotReset, Viewer, Visitor, Visitors
+from openenv_sandbox.server.web.viewer import Viewer
+from openenv_sandbox.server.web.visitors import SHARED, NotReset, Visitor, Visitors
 from openenv_sandbox.wire import codec, messages
 
 if TYPE_CHECKING:
@@ -274,7 +275,9 @@ async def _answered(work: Awaitable[bytes]) -> Response:
 
 
 def _json(body: bytes) -> Response:
-    return Response(body, media_type="application/json", headers={"cache-control": "no-store"})
+    return Response(
+        body, media_type="application/json", headers={"cache-control": "no-store", "x-content-type-options": "nosniff"}
+    )
 
 
 def _problem(status: int, detail: Any, **extra: Any) -> Response:

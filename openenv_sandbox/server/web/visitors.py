@@ -17,6 +17,7 @@ from pydantic import ValidationError
 from openenv_sandbox.errors import CapacityError, ProtocolError, SerializationError
 from openenv_sandbox.server.serialization import deserialize_action_with_preprocessing
 from openenv_sandbox.server.web.episode import Episode, View, plain_action, told
+from openenv_sandbox.server.worker import deliver
 from openenv_sandbox.wire import codec, messages
 
 if TYPE_CHECKING:
@@ -25,6 +26,7 @@ if TYPE_CHECKING:
     from openenv_sandbox.models import Action
     from openenv_sandbox.server.session import Session
     from openenv_sandbox.server.sessions import SessionManager
+    from openenv_sandbox.server.web.viewer import Viewer
 
 T = TypeVar("T")
 
@@ -37,32 +39,6 @@ SHARED = "shared"
 
 class NotReset(ProtocolError):
     """A step or a state was asked for before the first reset."""
-
-
-class Viewer:
-    """One open tab.
-
-    Args:
-        live: It takes the small messages of our page, not whole states.
-        owner: It is the visitor's own, not one he has shared the episode with.
-    """
-
-    QUEUED = 64
-    """Messages that may wait for a slow tab; one that is slower must connect again."""
-
-    def __init__(self, *, live: bool, owner: bool) -> None:
-        self.live = live
-        self.owner = owner
-        self.queue: asyncio.Queue[bytes | None] = asyncio.Queue()
-
-    def push(self, message: bytes) -> None:
-        """Send a message, sooner or later."""
-        if self.queue.qsize() >= self.QUEUED:
-            while not self.queue.empty():
-                self.queue.get_nowait()
-            self.queue.put_nowait(None)
-        else:
-            self.queue.put_nowait(message)
 
 
 class Visitor:
@@ -79,7 +55,7 @@ class Visitor:
         self.tools: list[dict[str, Any]] | None = None
         self.viewers: set[Viewer] = set()
         self.session: Session | None = None
-        self._closed: asyncio.Future[None] | None = None
+        self._told_of_end: set[asyncio.Future[None]] = set()
         self.doing: str | None = None
         self.note: str | None = None
         self._visitors = visitors
@@ -112,7 +88,6 @@ class Visitor:
 
     async def _open(self) -> Session:
         self.session = await self._visitors.manager.open(self)
-        self._closed = asyncio.get_running_loop().create_future()
         return self.session
 
     async def _reset(self, session: Session, kwargs: Mapping[str, Any]) -> View:
@@ -172,20 +147,22 @@ class Visitor:
 
     def _lose(self, note: str | None) -> None:
         self.session, self.note = None, note
-        if self._closed is not None and not self._closed.done():
-            self._closed.set_result(None)
+        for ended in self._told_of_end:
+            deliver(ended.get_loop(), _resolve, ended)
         self._tell()
 
     async def _unless_closed(self, work: Coroutine[Any, Any, T]) -> T:
         """Wait for something in the session, which is never answered once that has ended."""
-        assert self._closed is not None
+        ended = asyncio.get_running_loop().create_future()
+        self._told_of_end.add(ended)
         task = asyncio.ensure_future(work)
         try:
-            await asyncio.wait((task, self._closed), return_when=asyncio.FIRST_COMPLETED)
+            await asyncio.wait((task, ended), return_when=asyncio.FIRST_COMPLETED)
             if not task.done():
                 raise NotReset("The environment was closed meanwhile: reset first.", code="NOT_RESET")
             return task.result()
         finally:
+            self._told_of_end.discard(ended)
             task.cancel()
 
     @asynccontextmanager
@@ -373,6 +350,11 @@ class Visitors:
         """He is gone."""
         if self._known.get(visitor.id) is visitor:
             del self._known[visitor.id]
+
+
+def _resolve(future: asyncio.Future[None]) -> None:
+    if not future.done():
+        future.set_result(None)
 
 
 def _action_of_message(message: Any, env: Any) -> dict[str, Any]:
