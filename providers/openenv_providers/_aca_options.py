@@ -26,7 +26,7 @@ class AcaOptions(ProviderOptions):
         region: Of the sandbox group, e.g. ``westus2``.
         subscription_id: Instead of AZURE_SUBSCRIPTION_ID.
         resource_group: Holds the sandbox group.
-        sandbox_group: Must exist: ``az containerapp sandbox-group create``, or the portal.
+        sandbox_group: Must exist; none is made.
         credential: ``default`` asks azure-identity's ways one after the other; ``managed-identity`` only the machine's;
             ``token`` takes an access token from AZURE_SANDBOX_TOKEN.
         client_id: Of a user-assigned managed identity.

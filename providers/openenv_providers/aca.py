@@ -74,7 +74,9 @@ class AcaProvider(SandboxProvider):
         snapshot=True,
         logs=False,
     )
-    verified = Verified("emulator", sdk="azure-containerapps-sandbox 0.1.0b4", note="over TLS; a preview")
+    verified = Verified(
+        "emulator", sdk="azure-containerapps-sandbox 0.1.0b4", date="2026-11-30", note="over TLS; a preview"
+    )
 
     def __init__(self, options: Any = None) -> None:
         super().__init__(options)
