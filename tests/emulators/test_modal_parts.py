@@ -354,6 +354,8 @@ def test_manners_of_the_sdk(modal: Modal) -> None:
     done = subprocess.run(
         [sys.executable, "-c", _MANNERS], capture_output=True, text=True, timeout=60, env=dict(os.environ)
     )
-    assert (done.returncode, done.stderr) == (0, "")
+    # The SDK warns of its own accord that a later version leaves Python 3.10 behind.
+    noise = [line for line in done.stderr.splitlines() if "Python 3.10 is EOL" not in line]
+    assert (done.returncode, noise) == (0, [])
     said = json.loads(done.stdout)
     assert said == {"signals": True, "threads": ["MainThread"], "found": [], "child": 0}
