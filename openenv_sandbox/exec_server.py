@@ -31,9 +31,9 @@ RETRY_S = 30.0
 """Longest pause between two looks at the server while looking fails."""
 
 _log = logging.getLogger("openenv.launch")
-_FOLDERS = 'for d in "$TMPDIR" /tmp /dev/shm /var/tmp; do [ -z "$d" ] || '
+_FOLDERS = 'for d in "$TMPDIR" /tmp /dev/shm /var/tmp; do [ "$d" ] && '
 _WRITE = _FOLDERS + '{ cat >"$d/.oe-server" && chmod 644 "$d/.oe-server"; } 2>/dev/null && exit 0; done; exit 1'
-_READ = _FOLDERS + '[ ! -f "$d/.oe-server" ] || { cat "$d/.oe-server"; exit; }; done'
+_READ = _FOLDERS + '[ -f "$d/.oe-server" ] && cat "$d/.oe-server" && exit 0; done; exit 0'
 
 
 class ExecServer:

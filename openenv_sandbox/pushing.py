@@ -116,7 +116,9 @@ async def needed(image: Image, caps: Capabilities, settings: Settings) -> Push |
     registry = settings.image_registry.rstrip("/")
     name = image.name if not image.name.startswith("sha256:") else "image"
     slug = re.sub(r"[^a-z0-9]+", "-", name.partition("@")[0].rpartition("/")[2].partition(":")[0].lower()).strip("-")
-    return Push(image, registry, Image("ref", f"{registry}/{slug or 'env'}", digest=image.digest), settings)
+    shown = image.source or image.name
+    seen = Image("ref", f"{registry}/{slug or 'env'}", digest=image.digest, source=shown)
+    return Push(image, registry, seen, settings)
 
 
 async def _push(engine: Engine, name: str, repository: str, tag: str, login: RegistryAuth | None, log: LogSink) -> None:

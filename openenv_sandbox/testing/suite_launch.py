@@ -15,10 +15,12 @@ import anyio
 import pytest
 
 from openenv_sandbox.errors import OpenEnvError, ServerExited
+from openenv_sandbox.exec_server import found
 from openenv_sandbox.journal import Journal
 from openenv_sandbox.testing.case import HANG_S, Bench, ContractBase, Fault
 
 if TYPE_CHECKING:
+    from openenv_sandbox.client import GenericEnvClient
     from openenv_sandbox.events import Event
 
 # The callback never returns, so the victim stands exactly there: after the intent, before the request.
@@ -129,6 +131,37 @@ class LaunchContract(ContractBase):
         assert done, "the cancelled launch goes on"
         assert hit.is_set()
         assert task.cancelled() or task.exception() is None
+        await self.nothing_left(bench, events)
+
+    async def test_attach_after_detach(self, bench: Bench, state_folder: Path) -> None:
+        """A sandbox that was left goes on; whoever attaches finds its server and its output."""
+        from openenv_sandbox import attach, registry, sandbox
+
+        self.needs(bench.caps.attach, "attach")
+        events: list[Event] = []
+        image, fields = self.asked(bench, events)
+        box = await sandbox(image, **fields)
+        try:
+            client: GenericEnvClient = await box.client()
+            await client.reset(**bench.case.reset)
+            await client.close()
+            if bench.caps.start == "exec":
+
+                async def noted() -> bool:
+                    return await found(box) is not None
+
+                await bench.until("the server is noted in the sandbox", noted)
+        finally:
+            await box.detach()
+        with registry.registered(bench.case.provider):
+            async with attach(box.ref, options=bench.case.options) as again:
+                client = await again.client()
+                await client.reset(**bench.case.reset)
+                await client.close()
+                if bench.caps.start == "exec" or bench.caps.logs:
+                    assert isinstance(await again.logs(tail=5), bytes)
+                if bench.caps.start == "exec":
+                    assert await found(again) is not None
         await self.nothing_left(bench, events)
 
     async def test_launch_server_dies(self, bench: Bench, state_folder: Path) -> None:
