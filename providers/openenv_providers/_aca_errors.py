@@ -91,7 +91,9 @@ def translate(
     unknown: Outcome = "unknown" if acts else "failed"
     status = getattr(error, "status_code", None)
     if isinstance(error, azure.ClientAuthenticationError) and status is None:
-        return ProviderUnavailable(f"{what}: no login works: {text}", hint=LOGIN, **where)
+        # Entra's own refusal has a number; without one there was nothing to show it.
+        cls = AuthError if "AADSTS" in text else ProviderUnavailable
+        return cls(f"{what}: no login works: {text}", hint=LOGIN, **where)
     if isinstance(error, azure.ServiceRequestError):
         tls = "CERTIFICATE_VERIFY_FAILED" in text
         hint = "ca_file names the authority of a private gateway" if tls else "check region, DNS and proxy"

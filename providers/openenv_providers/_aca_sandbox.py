@@ -9,7 +9,15 @@ from typing import TYPE_CHECKING, Protocol
 
 from openenv_providers import _aca_disks as disks
 from openenv_providers._aca_errors import NAME, Suspended, ours
-from openenv_sandbox.errors import CapabilityError, EndpointError, ExecError, OpenEnvError, ProviderError, SandboxGone
+from openenv_sandbox.errors import (
+    CapabilityError,
+    EndpointError,
+    ExecError,
+    FileError,
+    OpenEnvError,
+    ProviderError,
+    SandboxGone,
+)
 from openenv_sandbox.provider import Endpoint, Exit, Prepared, RawResult, Sandbox, SandboxInfo, SandboxRef
 from openenv_sandbox.spec import Resources
 
@@ -70,6 +78,11 @@ def _time(text: str | None) -> float | None:
         return None
 
 
+def _refused(error: ProviderError) -> bool:
+    """Whether the service took the request for a wrong one, and not itself for unable."""
+    return type(error) is ProviderError and not error.retryable
+
+
 class AcaSandbox(Sandbox):
     """A sandbox of `AcaProvider`."""
 
@@ -93,7 +106,7 @@ class AcaSandbox(Sandbox):
         try:
             code, out, err = await ours(call, what, ref=self.ref, acts=True)
         except ProviderError as error:
-            if type(error) is not ProviderError or error.retryable:
+            if not _refused(error):
                 raise
             raise ExecError(error.message, ref=self.ref) from error
         for name, text in (("stdout", out), ("stderr", err)):
@@ -103,7 +116,12 @@ class AcaSandbox(Sandbox):
 
     async def put(self, path: str, data: bytes) -> None:
         """By the files API, readable by its owner alone."""
-        await ours(self._api.write(self.ref.id, path, data), f"writing {path}", ref=self.ref, acts=True)
+        try:
+            await ours(self._api.write(self.ref.id, path, data), f"writing {path}", ref=self.ref, acts=True)
+        except ProviderError as error:
+            if not _refused(error):
+                raise
+            raise FileError(error.message, ref=self.ref) from error
 
     async def endpoint(self, port: int) -> Endpoint:
         """The port's own address, open to everybody: the server's token alone guards it."""

@@ -159,14 +159,15 @@ class AcaProvider(SandboxProvider):
         """Create, wait until it runs, and give it its end; what fails after the request is removed by its key."""
         what = f"creating a sandbox from {prepared.ref}"
         running = await ours(self.api.begin(self._wish(prepared, spec, key)), what, gone=ImageError, acts=True)
+        made: SandboxRef | None = None
         try:
             id = await ours(running(), what, acts=True)
-            ref = SandboxRef(NAME, self.scope(), id, key)
+            made = SandboxRef(NAME, self.scope(), id, key)
             life = math.ceil(spec.timeouts.effective_lifetime)
-            await ours(self.api.set_life(id, self.options.idle_s, life), "setting its lifetime", ref=ref, acts=True)
-            return await self.attach(ref)
+            await ours(self.api.set_life(id, self.options.idle_s, life), "setting its lifetime", ref=made, acts=True)
+            return await self.attach(made)
         except OpenEnvError as error:
-            await self._undo(key, error)
+            await self._undo(key, made, error)
             raise
 
     def _wish(self, prepared: Prepared, spec: SandboxSpec, key: str) -> Wish:
@@ -190,14 +191,16 @@ class AcaProvider(SandboxProvider):
             timeout_s=spec.timeouts.create,
         )
 
-    async def _undo(self, key: str, error: OpenEnvError) -> None:
+    async def _undo(self, key: str, made: SandboxRef | None, error: OpenEnvError) -> None:
+        """Remove what there is. The request was accepted: not to find it yet does not mean that nothing is there."""
         try:
-            for ref in await self.find(key):
+            left = [made] if made is not None else await self.find(key)
+            for ref in left:
                 await self.delete(ref)
-            error.outcome = "failed"
-        except OpenEnvError as left:
+            error.outcome = "failed" if left else "unknown"
+        except OpenEnvError as failure:
             error.outcome = "unknown"
-            error.hint = f"{error.hint or ''} (removing the sandbox failed too: {left.message})".strip()
+            error.hint = f"{error.hint or ''} (removing the sandbox failed too: {failure.message})".strip()
 
     async def find(self, key: str) -> Sequence[SandboxRef]:
         """By label, in any state."""

@@ -63,7 +63,6 @@ def stage(engine: Engine, monkeypatch: pytest.MonkeyPatch) -> Iterator[Stage]:
 async def test_made_once(stage: Stage) -> None:
     """Twelve launches of a new image make one disk image, later ones use it; ``pull="always"`` makes a new one.
 
-    Scenario: E02
     Mutation: what is there is not looked for, or ``always`` is ignored
     """
     made = stage.count("prepare")
@@ -87,7 +86,6 @@ async def test_made_once(stage: Stage) -> None:
 async def test_making_fails(stage: Stage) -> None:
     """The service's reason is in the error, and nothing is left of the attempt.
 
-    Scenario: E04
     Mutation: the state Failed is waited for, or its message dropped
     """
     with pytest.raises(BuildError, match="no space left on device") as caught:
@@ -274,6 +272,8 @@ def test_table_without_a_status() -> None:
     assert told(azure.ServiceRequestError("refused")) == ("ProviderUnavailable", "failed", True)
     assert told(azure.ServiceResponseError("reset")) == ("ProviderUnavailable", "unknown", True)
     assert told(CredentialUnavailableError("no way")) == ("ProviderUnavailable", "failed", False)
+    wrong = azure.ClientAuthenticationError("AADSTS7000215: Invalid client secret provided")
+    assert told(wrong) == ("AuthError", "failed", False)
     assert told(RuntimeError("Sandbox x entered terminal state 'failed'")) == ("ProviderError", "unknown", False)
     assert told(TimeoutError("not Running within 5s")) == ("ProviderError", "unknown", True)
     assert told(ValueError("Invalid sandbox_id")) == ("ConfigError", "failed", False)

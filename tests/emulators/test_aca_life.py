@@ -13,7 +13,7 @@ from openenv_providers import _aca_preview as preview
 from openenv_providers._aca_sandbox import info
 
 from openenv_sandbox import reaper
-from openenv_sandbox.errors import CapabilityError, ExecError, ProviderError
+from openenv_sandbox.errors import CapabilityError, ExecError, FileError, ProviderError
 from openenv_sandbox.journal import Journal
 from openenv_sandbox.provider import Image
 from tests.emulators.faces import aca_case
@@ -121,6 +121,38 @@ async def test_its_end_cannot_be_set_nor_it_be_removed(stage: Stage) -> None:
     assert (caught.value.outcome, left.hits) == ("unknown", 1)
 
 
+async def test_what_failed_is_not_listed_yet(stage: Stage) -> None:
+    """The second call fails while no listing shows the sandbox: it is removed by its id.
+
+    Mutation: a create is undone by its key alone
+    """
+    stage.faults.add("create", late=3600.0)
+    stage.faults.add("lifecycle", status=400)
+    with pytest.raises(ProviderError) as caught:
+        await stage.sandbox()
+    assert caught.value.outcome == "failed"
+    assert stage.boxes() == []
+
+
+async def test_what_never_ran_is_not_listed_yet(stage: Stage) -> None:
+    """Waiting until it runs fails while no listing shows it: the error says that something may exist.
+
+    Mutation: a look-up that finds nothing proves that there is nothing
+    """
+    stage.faults.add("create", late=3600.0)
+    stage.faults.add("info", status=400)
+    provider = await stage.make()
+    spec = stage.emulated.case().make_spec(labels={"oe-key": "oe-12345678-123456789012"})
+    prepared = await provider.prepare(spec, Image("ref", stage.emulated.light), on_log=lambda line: None)
+    with pytest.raises(ProviderError) as caught:
+        await provider.create(prepared, spec, key="oe-12345678-123456789012")
+    assert caught.value.outcome == "unknown"
+    assert await provider.find("oe-12345678-123456789012") == []
+    await provider.aclose()
+    (box,) = stage.boxes()
+    stage.engine.call(stage.engine.delete(box.id))
+
+
 async def test_both_ends_are_set(stage: Stage) -> None:
     """Suspended when unused for ``idle_s``, deleted after the whole lifetime more; never sooner than the use.
 
@@ -222,7 +254,7 @@ async def test_sizes_that_are_not_sold(stage: Stage, field: str, asked: dict[str
 async def test_a_private_sandbox_has_no_port(stage: Stage) -> None:
     """Without a server nothing has to be public: no port is opened, and a later endpoint is refused.
 
-    Scenario: C11
+    Scenario: C09
     Mutation: create opens the port whatever its visibility, or endpoint opens one later
     """
     async with stage.sandbox(exposure="private") as sandbox:
@@ -263,6 +295,20 @@ async def test_all_pages(stage: Stage) -> None:
     finally:
         await provider.aclose()
         await asyncio.gather(*(sandbox.stop() for sandbox in made))
+
+
+async def test_what_the_service_refuses(stage: Stage) -> None:
+    """A folder that is not there is the command's error, a place that cannot be written the file's.
+
+    Mutation: a refusal stays a general error of the provider
+    """
+    async with stage.sandbox() as sandbox:
+        inner = sandbox._sandbox
+        more: dict[str, Any] = {"env": {}, "user": None, "stdin": None, "on_output": lambda name, data: None}
+        with pytest.raises(ExecError, match="InvalidWorkingDirectory"):
+            await inner.exec_raw(["true"], cwd="/no/such/folder", **more)
+        with pytest.raises(FileError, match="FileWriteFailed"):
+            await inner.put("/proc/no-such/file", b"x")
 
 
 def test_a_restored_one_has_no_key() -> None:
