@@ -89,6 +89,7 @@ class Account:
         self.environment = environment or self._setting("environment") or None
         self._pid = os.getpid()
         self._client: Any = None
+        self._made: list[Any] = []
         self._app: Any = None
         self._connecting: weakref.WeakKeyDictionary[Any, asyncio.Task[Any]] = weakref.WeakKeyDictionary()
 
@@ -114,13 +115,17 @@ class Account:
         """
         if self._pid != os.getpid():  # a forked child: the parent's connections are not its own
             self._pid, self._client, self._app = os.getpid(), None, None
+            self._made.clear()
         if self._client is None:
             loop = asyncio.get_running_loop()
             task = self._connecting.get(loop)
             if task is None or task.done():
                 # A connection that is given up half way stays open inside the SDK: it is always brought to its end.
                 task = self._connecting[loop] = keep(self._connect(), name="openenv-modal-connect")
-            self._client = await asyncio.shield(task)
+            made = await asyncio.shield(task)
+            if all(made is not one for one in self._made):
+                self._made.append(made)
+            self._client = self._client or made
         return self._client
 
     async def _connect(self) -> Any:
@@ -190,14 +195,14 @@ class Account:
 
     async def aclose(self) -> None:
         """Close the client. In a forked child there is none to close."""
+        made, self._made, self._client, self._app = self._made, [], None, None
         task = self._connecting.pop(asyncio.get_running_loop(), None)
-        if task is not None and self._client is None:
+        if task is not None:
             await asyncio.wait({task}, timeout=5)
             if task.done() and not task.cancelled() and task.exception() is None:
-                self._client = task.result()
-        client, self._client, self._app = self._client, None, None
-        if client is not None and self._pid == os.getpid():
-            with contextlib.suppress(Exception):
+                made.append(task.result())
+        for client in made if self._pid == os.getpid() else ():
+            with contextlib.suppress(Exception):  # closing twice is fine
                 await asyncio.wait_for(client.close.aio(), 5)
 
 

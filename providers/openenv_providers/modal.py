@@ -237,10 +237,16 @@ class ModalProvider(SandboxProvider):
         """Pages by the server, which filters; the tags of each come by a request of their own, a few at once."""
         rows = await self._rows(labels)
         for start in range(0, len(rows), _AT_ONCE):
-            found = await asyncio.gather(*(self._described(row) for row in rows[start : start + _AT_ONCE]))
-            for info, _ in found:
-                if all(info.labels.get(name) == value for name, value in labels.items()):
+            found = await asyncio.gather(*(self._seen(row) for row in rows[start : start + _AT_ONCE]))
+            for info in found:
+                if info is not None and all(info.labels.get(name) == value for name, value in labels.items()):
                     yield info
+
+    async def _seen(self, handle: Any) -> SandboxInfo | None:
+        try:
+            return (await self._described(handle))[0]
+        except SandboxGone:
+            return None  # it ended since it was listed
 
     async def _rows(self, labels: Mapping[str, str]) -> Sequence[Any]:
         import modal

@@ -215,6 +215,8 @@ async def test_a_listing_of_many_pages(modal: Modal) -> None:
     assert sorted(info.ref.id for info in listed) == sorted(one.ref.id for one in made)
     assert all(info.labels["group"] == "g" and info.ref.key == info.labels["oe-key"] for info in listed)
     assert modal.names().count("SandboxListV2") == 3
+    modal.face.vanished.add(made[0].ref.id)
+    assert len([info async for info in provider.list({"group": "g"})]) == 6
     await provider.aclose()
 
 

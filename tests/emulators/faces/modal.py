@@ -115,6 +115,7 @@ class ModalFace(Face):
         self.url = self.router_url = self.server_url = ""
         self.tls: ssl.SSLContext | None = None
         self.heeds_user = True  # UNVERIFIED
+        self.vanished: set[str] = set()
         self.services: list[Service] = []
         self.app = Starlette(routes=[Route("/blob/{id}", self.put_blob, methods=["PUT"])])
         self.control, self.router = Control(self), Router(self)

@@ -276,6 +276,8 @@ class Control(Base):
         return await self._by_name(request, "V2")
 
     async def _tags(self, request: Any) -> Any:
+        if request.sandbox_id in self.face.vanished:
+            raise GRPCError(Status.NOT_FOUND, f"Sandbox {request.sandbox_id} not found")
         tags = self.face.record(request.sandbox_id).tags
         return api_pb2.SandboxTagsGetResponse(
             tags=[api_pb2.SandboxTag(tag_name=name, tag_value=value) for name, value in tags.items()]
