@@ -6,8 +6,6 @@ import contextlib
 import time
 from typing import TYPE_CHECKING, Any
 
-import pytest
-
 from openenv_sandbox import capcheck
 from openenv_sandbox.errors import ImageError
 from openenv_sandbox.provider import Image
@@ -81,13 +79,3 @@ class SpecContract(ContractBase):
         uid, folder, *values = said.text().splitlines()
         assert (uid, folder) == ((config.user or "0").partition(":")[0], config.workdir or "/")
         assert dict(zip(names, values, strict=True)) == dict(config.env)
-
-    @pytest.mark.parametrize("field", ["memory_mb", "cpus", "disk_mb"])
-    async def test_more_than_is_sold(self, bench: Bench, field: str) -> None:
-        """A size beyond the largest is refused before anything is made, not rounded down."""
-        from openenv_sandbox.errors import CapabilityError
-
-        sold = getattr(bench.caps.sizes, field)
-        self.needs(sold or field not in bench.caps.sizes.limits, f"a largest {field}")
-        with pytest.raises(CapabilityError, match=field):
-            await self.boot(bench, resources={field: (sold[-1] if sold else 1000) * 2})

@@ -23,6 +23,7 @@ from openenv_sandbox.testing import (
 from openenv_sandbox.testing.case import Bench
 from tests.contract.broken_exec import EXEC, FILES, PROCESS, RAW
 from tests.contract.broken_life import FAULTS, LAUNCH, LIFE, SERVER
+from tests.contract.broken_spec import SPEC
 
 if TYPE_CHECKING:
     from pathlib import Path
@@ -31,7 +32,7 @@ if TYPE_CHECKING:
 
 pytestmark = pytest.mark.anyio
 
-BROKEN: dict[str, Broken] = {**RAW, **EXEC, **PROCESS, **FILES, **LIFE, **SERVER, **FAULTS, **LAUNCH}
+BROKEN: dict[str, Broken] = {**RAW, **EXEC, **PROCESS, **FILES, **LIFE, **SERVER, **FAULTS, **LAUNCH, **SPEC}
 
 
 def test_every_test_has_a_broken_provider() -> None:
