@@ -10,7 +10,7 @@ import pytest
 from openenv_sandbox.models import CallToolAction, CallToolObservation
 from openenv_sandbox.server.web.app import create_web_interface_app
 from tests.web.browser import fill, reset, served, step
-from tests.web.worlds import Canvas, Draw, Studio, Toolbox
+from tests.web.worlds import Canvas, Draw, Forest, Grow, Studio, Toolbox
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Iterator
@@ -153,6 +153,22 @@ def test_an_action_as_json_and_back(studio: str, someone: Callable[..., Someone]
     assert echo(page)["tags"] == ["json"]
     page.get_by_role("button", name="JSON").click()
     assert page.get_by_label("tags 1").input_value() == "json"
+
+
+def test_a_model_that_contains_itself(someone: Callable[..., Someone]) -> None:
+    """Mutation: build forms of any depth"""
+    with served(create_web_interface_app(Forest, Grow, Canvas)) as base:
+        person = someone(base)
+        page = person.page
+        reset(page)
+        assert page.get_by_label("Kind of left").locator("option:checked").all_inner_texts() == ["Place"]
+        left = page.locator("#fields").get_by_role("group", name="left").first
+        left.get_by_label("x").fill("4")
+        step(page, 1)
+        assert echo(page) == {"tree": {"left": {"x": 4, "y": 2}, "right": None}}
+        page.get_by_label("Kind of right").select_option(label="Branch")
+        assert page.get_by_label("Kind of left").count() == 2
+        person.leave()
 
 
 def test_arguments_of_reset(studio: str, someone: Callable[..., Someone]) -> None:

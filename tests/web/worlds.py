@@ -128,6 +128,31 @@ class Lonely(Studio):
     SUPPORTS_CONCURRENT_SESSIONS = False
 
 
+class Branch(BaseModel):
+    left: Branch | Place
+    right: Branch | None = None
+
+
+class Grow(Action):
+    """Contains itself."""
+
+    tree: Branch
+
+
+class Forest(Environment[Grow, Canvas, State]):
+    """Shows the tree it was given."""
+
+    def reset(self) -> Canvas:
+        return Canvas()
+
+    def step(self, action: Grow) -> Canvas:
+        return Canvas(echo=action.model_dump(mode="json", exclude={"metadata"}))
+
+    @property
+    def state(self) -> State:
+        return State()
+
+
 class Poison(Action):
     text: str = Field(default="", title=CANARY, description=CANARY)
 

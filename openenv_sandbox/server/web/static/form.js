@@ -4,9 +4,13 @@ import { button, el, freshId } from "./dom.js";
 import { Mistake, checkField, choiceField, constField, frame, jsonField, numberField, textField } from "./inputs.js";
 import { errorTags, kindOf, labelOf, resolve, typeName, variantsOf } from "./schema.js";
 
+const DEEPEST = 10; // levels of a form; what a model that contains itself has below is JSON
+
 export function makeField(context, raw, options = {}) {
   const schema = resolve(raw, context.root);
-  const field = build(context, schema, options);
+  context.within.push(kindOf(schema) === "object" ? schema.title : null);
+  const field = context.within.length > DEEPEST ? jsonField(context, schema, options) : build(context, schema, options);
+  context.within.pop();
   if ("default" in schema) field.write(schema.default);
   return field;
 }
@@ -202,7 +206,8 @@ function unionField(context, schema, options, variants) {
     place.replaceChildren(chosen.node);
   };
   select.addEventListener("change", () => choose(Number(select.value)));
-  choose(0);
+  // A model that contains itself starts with what ends it.
+  choose(Math.max(0, variants.findIndex((variant) => !variant.title || !context.within.includes(variant.title))));
   const others = () => variants.filter((_, index) => index !== Number(select.value)).flatMap((v) => errorTags(v, context.root));
   return {
     node,
@@ -244,7 +249,7 @@ function fitting(variants, value, root) {
 // A whole form: what is in it, and where the server's messages belong.
 export function makeForm(schema, place) {
   const general = el("p", { class: "errors", role: "alert" });
-  const context = { root: schema, fail: (text) => (general.textContent += `${general.textContent ? "\n" : ""}${text}`) };
+  const context = { root: schema, within: [], fail: (text) => (general.textContent += `${general.textContent ? "\n" : ""}${text}`) };
   const top = objectField(context, resolve(schema, schema), { top: true });
   place.replaceChildren(top.node, general);
   const clear = () => {

@@ -5,7 +5,7 @@ import { el } from "./dom.js";
 const INLINE = /(`+)(.+?)\1|!\[([^\]]*)\]\([^)]*\)|\[([^\]]+)\]\(([^)\s]+)[^)]*\)|\*\*(.+?)\*\*|__(.+?)__|\*([^*\s][^*]*)\*|<(https?:\/\/[^>\s]+)>/;
 
 export function markdown(text) {
-  const lines = text.replace(/^---\n[\s\S]*?\n---\n/, "").replaceAll("\r\n", "\n").replace(/<!--[\s\S]*?-->/g, "").split("\n");
+  const lines = text.replaceAll("\r\n", "\n").replace(/^---\n[\s\S]*?\n---\n/, "").replace(/<!--[\s\S]*?-->/g, "").split("\n");
   const nodes = [];
   while (lines.length) nodes.push(...block(lines));
   return nodes;
