@@ -156,7 +156,7 @@ def test_an_action_as_json_and_back(studio: str, someone: Callable[..., Someone]
 
 
 def test_a_model_that_contains_itself(someone: Callable[..., Someone]) -> None:
-    """Mutation: build forms of any depth"""
+    """Mutation: start a union with its first kind"""
     with served(create_web_interface_app(Forest, Grow, Canvas)) as base:
         person = someone(base)
         page = person.page
