@@ -21,6 +21,10 @@ VERBS = {
     "providers": "Show every backend: installed, credentials, capabilities.",
     "run": "Launch an environment, reset it, take the given steps, stop it.",
     "launch": "Launch an environment and keep it until Ctrl-C.",
+    "attach": "Take over a sandbox that was left running.",
+    "exec": "Run a command in a sandbox.",
+    "logs": "Show what a sandbox's server wrote.",
+    "cp": "Copy into a sandbox or out of it.",
     "ps": "Show the sandboxes that the journal knows.",
     "stop": "Stop sandboxes.",
     "gc": "Remove what dead processes left behind.",
@@ -29,6 +33,8 @@ VERBS = {
     "build": "Build an environment's image.",
     "push": "Push an environment to the Hugging Face hub.",
     "fork": "Copy a Space of the hub into your account.",
+    "config": "Show every setting and where it comes from.",
+    "completion": "Print shell completion.",
     "serve": "Run an environment's server here, without a sandbox.",
 }
 

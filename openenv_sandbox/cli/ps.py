@@ -14,6 +14,7 @@ if TYPE_CHECKING:
     from openenv_sandbox.cli.terminal import Terminal
     from openenv_sandbox.journal import Row
 
+WATCH_S = 2.0
 COLUMNS = ("ref", "state", "owner", "age", "expires", "run", "note", "key", "scope")
 
 
@@ -21,14 +22,25 @@ COLUMNS = ("ref", "state", "owner", "age", "expires", "run", "note", "key", "sco
 @click.option("--provider", help="Only those of one backend.")
 @click.option("--run", "run_id", help="Only those of one run.")
 @click.option("--json", "as_json", is_flag=True, help="Print JSON.")
+@click.option("--scope", "with_scope", is_flag=True, help="Show what the ids belong to, and the keys.")
+@click.option("--watch", is_flag=True, help="Show it anew every two seconds until Ctrl-C.")
 @click.pass_obj
-def command(terminal: Terminal, provider: str | None, run_id: str | None, as_json: bool) -> None:
+def command(
+    terminal: Terminal, provider: str | None, run_id: str | None, as_json: bool, with_scope: bool, watch: bool
+) -> None:
     """Show every sandbox that openenv processes of this user made on any backend and have not removed.
 
     The owner is alive while its process lives; `openenv gc` removes what dead owners left.
     """
-    rows = asyncio.run(_rows(provider, run_id))
-    terminal.table(COLUMNS if as_json else COLUMNS[:7], [_cells(row, as_json) for row in rows], as_json=as_json)
+    while True:
+        rows = asyncio.run(_rows(provider, run_id))
+        shown = COLUMNS if as_json or with_scope else COLUMNS[:7]
+        if watch:
+            terminal.clear()
+        terminal.table(shown, [_cells(row, as_json)[: len(shown)] for row in rows], as_json=as_json)
+        if not watch:
+            return
+        time.sleep(WATCH_S)
 
 
 async def _rows(provider: str | None, run_id: str | None) -> list[Row]:
@@ -49,7 +61,8 @@ def _cells(row: Row, as_json: bool) -> tuple[Any, ...]:
     if as_json:
         return (ref, row.state, owner, now - row.created_at, row.expires_at, row.run, row.note, row.key, row.scope)
     expires = "" if row.expires_at is None else _span(row.expires_at - now)
-    return (short(ref), row.state, owner, _span(now - row.created_at), expires, row.run, row.note)
+    age = _span(now - row.created_at)
+    return (short(ref), row.state, owner, age, expires, row.run, row.note, row.key, row.scope)
 
 
 def _span(seconds: float) -> str:

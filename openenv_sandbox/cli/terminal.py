@@ -9,7 +9,7 @@ import sys
 import traceback
 from contextlib import contextmanager
 from dataclasses import dataclass
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING, Any, Literal
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Iterable, Iterator, Sequence
@@ -56,6 +56,13 @@ class Terminal:
         except UnicodeEncodeError:
             print(text.encode("ascii", "backslashreplace").decode(), file=sys.stderr, flush=True)
 
+    def raw(self, stream: Literal["stdout", "stderr"], data: bytes) -> None:
+        """Bytes as they are."""
+        target = getattr(sys, stream)
+        target.flush()
+        target.buffer.write(data)
+        target.buffer.flush()
+
     def json(self, value: Any) -> None:
         """A result as JSON, one line."""
         self.data(json.dumps(value, default=_jsonable, ensure_ascii=False))
@@ -78,6 +85,13 @@ class Terminal:
         else:
             for row in [list(columns), *cells]:
                 self.data("\t".join(" ".join(str(cell).split()) for cell in row))
+
+    def clear(self) -> None:
+        """An empty screen, where there is one."""
+        if self.pretty:
+            from rich.console import Console
+
+            Console().clear()
 
     @contextmanager
     def progress(self, text: str) -> Iterator[Callable[[str], None]]:
