@@ -157,8 +157,8 @@ def _sizes(spec: SandboxSpec, image: Image, caps: Capabilities, serve: bool) -> 
 
 
 def _user(spec: SandboxSpec, image: Image, caps: Capabilities, serve: bool) -> tuple[str, str, str] | None:
-    if spec.user is None or caps.user or caps.start == "exec":
-        return None
+    if spec.user is None or caps.user or "user" not in caps.image_parts:
+        return None  # what the backend drops, core supplies
     return "user", "it runs the image's user", "set USER in the image"
 
 

@@ -88,14 +88,14 @@ def at_create(
     """The spec that create gets: with the command, and with what the backend would drop of the image."""
     if caps.start == "exec":
         return full.model_copy(update={"command": None})
-    user = added.user
-    if user is not None and not caps.user:
+    user = added.user or full.user
+    if added.user is not None and not caps.user:
         argv = command or (config.argv if config is not None else ())
-        command, user = (("/bin/sh", "-c", AS_USER, "oe", user, *argv) if argv else None), None
+        command, user = (("/bin/sh", "-c", AS_USER, "oe", added.user, *argv) if argv else None), None
     update = {
         "command": command,
         "env": {**added.env, **full.env},
-        "user": user or full.user,
+        "user": user,
         "workdir": added.workdir or full.workdir,
     }
     return full.model_copy(update=update)

@@ -11,6 +11,7 @@ import pytest
 
 from openenv_sandbox import attach, registry, sandbox
 from openenv_sandbox.capabilities import ExecCapabilities
+from openenv_sandbox.errors import CapabilityError
 from openenv_sandbox.image import parse, resolve_config
 from openenv_sandbox.provider import Image, ImageConfig, Prepared
 from openenv_sandbox.spec import SandboxSpec
@@ -75,6 +76,24 @@ async def test_env_user_and_folder_of_the_image(backend: str) -> None:
                 assert said.text() == f"{USER} /usr m a'rk\n"
                 assert (await box.exec("pwd; echo $MARK", cwd="/", env={"MARK": "x"})).text() == "/\nx\n"
         await nothing_left(cloud)
+
+
+async def test_a_user_that_create_cannot_choose() -> None:
+    """It is refused where the image's own user applies, and supplied by core where the backend drops users anyway.
+
+    Mutation: capcheck looks at `user` alone, or at_create leaves the user in the spec
+    """
+    with FakeCloud() as cloud:
+        cls = provider(cloud, CONFIG, **BACKENDS["drops-user"])
+        async with sandbox("fake-env:1", provider=cls, user="0:0" if USER == "65534" else USER) as box:
+
+            async def spoke() -> bool:
+                return b"\n" in await box.logs()
+
+            await until(spoke)
+            assert (await box.logs()).startswith(b"0 " if USER == "65534" else USER.encode())
+        with pytest.raises(CapabilityError, match="user"):
+            await sandbox("fake-env:1", provider=provider(cloud, CONFIG, user=False), user="7")
 
 
 async def test_what_the_user_says_comes_first() -> None:
