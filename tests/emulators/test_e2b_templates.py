@@ -98,7 +98,7 @@ class TestTemplates(Clouds):
 
         Mutation: the wheel is left out by the folder's own .dockerignore
         """
-        (folder / ".dockerignore").write_text("*\n!server.py\n!notes\n")
+        (folder / ".dockerignore").write_text("**/*.whl\n**/install.sh\n")
         provider, log = await stage.make(), list[str]()
         await prepare(provider, spec_of(stage, write(folder, stage)), log)
         assert any("install.sh" in line for line in log), log[-20:]
@@ -137,9 +137,9 @@ class TestTemplates(Clouds):
         await other.aclose()
 
     async def test_a_build_of_somebody_else(self, stage: Stage) -> None:
-        """Two processes at once: the second follows the first one's build, also when told 409.
+        """Two processes at once: the second follows the first one's build.
 
-        Mutation: 409 is an error, or the half-built template is booted
+        Mutation: the half-built template is booted, or built a second time
         """
         one, two, log = await stage.make(), await stage.make(), list[str]()
         spec = spec_of(stage)
@@ -155,6 +155,17 @@ class TestTemplates(Clouds):
         assert any("Build finished" in line for line in log)
         await one.aclose()
         await two.aclose()
+
+    async def test_identical_build_in_flight(self, stage: Stage) -> None:
+        """Told 409, it looks again for what is under way.
+
+        Mutation: 409 is an error
+        """
+        provider = await stage.make()
+        refused = stage.faults.add("prepare", status=409, message="an identical build is in flight", times=2)
+        await prepare(provider, spec_of(stage))
+        assert (refused.hits, builds(stage)) == (2, 1)
+        await provider.aclose()
 
     async def test_pull_always(self, stage: Stage) -> None:
         """The registry is asked again.
