@@ -33,6 +33,7 @@ VERBS = {
     "build": "Build an environment's image.",
     "push": "Push an environment to the Hugging Face hub.",
     "fork": "Copy a Space of the hub into your account.",
+    "doctor": "Find what is wrong with this installation and machine.",
     "config": "Show every setting and where it comes from.",
     "completion": "Print shell completion.",
     "serve": "Run an environment's server here, without a sandbox.",
