@@ -99,7 +99,7 @@ class Images:
         from openenv_sandbox._staged import staged
 
         async with staged(image, keep_openenv=keep) as context:
-            several = await asyncio.to_thread(_several_stages, context.dockerfile)
+            several = await asyncio.to_thread(_looked_at, context.dockerfile)
             # The staged folder holds no more than what belongs to the context: nothing is left to ignore.
             made = modal.Image.from_dockerfile(
                 context.dockerfile,
@@ -179,11 +179,24 @@ class Images:
         self.made.pop(image_id, None)
 
 
-def _several_stages(file: Path) -> bool:
-    """Modal takes a registry login only for Dockerfiles of one stage."""
+def _looked_at(file: Path) -> bool:
+    """Whether there are several stages, for which modal takes no registry login.
+
+    Raises:
+        BuildError: It adds local files by ADD: modal uploads what COPY names, and nothing else.
+    """
     from openenv_sandbox import dockerfile
 
-    return len(dockerfile.parse(file.read_text(encoding="utf-8")).stages) > 1
+    stages = dockerfile.parse(file.read_text(encoding="utf-8")).stages
+    for instruction in (one for stage in stages for one in stage.instructions):
+        words = [word for word in instruction.args.split() if not word.startswith("--")]
+        if instruction.keyword == "ADD" and not all("://" in word or word.startswith("git@") for word in words[:-1]):
+            raise BuildError(
+                f"{file.name} line {instruction.line}: modal's builder gets what COPY names, not what ADD does",
+                provider=NAME,
+                hint="write COPY",
+            )
+    return len(stages) > 1
 
 
 def _later(loop: asyncio.AbstractEventLoop, fn: LogSink, text: str) -> None:

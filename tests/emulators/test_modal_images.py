@@ -130,6 +130,16 @@ async def test_a_failing_build_tells_its_log(modal: Modal, folder: Path) -> None
     await provider.aclose()
 
 
+async def test_local_files_of_add_are_refused_before_anything_is_sent(modal: Modal, folder: Path) -> None:
+    with (folder / "Dockerfile").open("a") as file:
+        file.write("ADD --chown=1:1 data /data\n")
+    provider = await modal.provider(keep_openenv=True)
+    with pytest.raises(BuildError, match="line 6: modal"):
+        await provider.prepare(spec_of(folder), parse(str(folder)), on_log=lambda line: None)
+    assert modal.names() == []
+    await provider.aclose()
+
+
 async def test_a_private_registry_takes_the_login(modal: Modal) -> None:
     provider = await modal.provider()
     image = parse(modal.engine.image("private/light"))
