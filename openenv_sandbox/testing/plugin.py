@@ -10,8 +10,9 @@ from typing import TYPE_CHECKING, Any
 import pytest
 
 if TYPE_CHECKING:
-    from collections.abc import Iterator
+    from collections.abc import Callable, Iterator
 
+    from openenv_sandbox.client.sync import SyncEnvClient
     from openenv_sandbox.testing.fake_cloud import FakeCloud
 
 PROPERTY = "openenv_contract"
@@ -79,3 +80,37 @@ def openenv_fake() -> Iterator[FakeCloud]:
 
     with FakeCloud() as cloud:
         yield cloud
+
+
+@pytest.fixture
+def openenv_env() -> Iterator[Callable[..., SyncEnvClient[Any, Any, Any]]]:
+    """Launches environments for one test; each call gives a connected blocking client.
+
+    Takes what `openenv_sandbox.launch` takes, ``"./envs/echo_env"`` for one, with the local backend by default;
+    ``client=`` gives its class. Everything is removed when the test ends.
+    """
+    from openenv_sandbox import launch
+
+    clients: list[SyncEnvClient[Any, Any, Any]] = []
+
+    def start(image: Any = None, **arguments: Any) -> SyncEnvClient[Any, Any, Any]:
+        client: SyncEnvClient[Any, Any, Any] = launch(image, **{"provider": "local", **arguments}).sync()
+        clients.append(client)
+        return client
+
+    try:
+        yield start
+    finally:
+        _close(clients)
+
+
+def _close(clients: list[SyncEnvClient[Any, Any, Any]]) -> None:
+    """Close all of them, whatever one of them raises; the first error is raised at the end."""
+    errors = []
+    for client in reversed(clients):
+        try:
+            client.close()
+        except Exception as error:
+            errors.append(error)
+    if errors:
+        raise errors[0]

@@ -57,6 +57,36 @@ def test_fixture(openenv_fake: FakeCloud) -> None:
     assert ProviderCase(openenv_fake.provider()).make_spec(port=1).port == 1
 
 
+def test_launched_for_a_test(tmp_path: Path) -> None:
+    """`openenv_env` launches and connects, and removes everything whether the test passes or fails.
+
+    Mutation: leave closing to the test
+    """
+    with FakeCloud() as cloud:
+        (tmp_path / "test_theirs.py").write_text(
+            "from openenv_sandbox.testing.fake import FakeProvider\n"
+            "def start(openenv_env):\n"
+            f"    return openenv_env('fake-env:1', provider=FakeProvider, options={{'address': {cloud.address!r}}})\n"
+            "def test_passes(openenv_env):\n"
+            "    env, other = start(openenv_env), start(openenv_env)\n"
+            "    assert env.reset().done is False and other.sandbox.ref != env.sandbox.ref\n"
+            "def test_fails(openenv_env):\n"
+            "    start(openenv_env)\n"
+            "    assert False\n"
+        )
+        (tmp_path / "pytest.ini").write_text("[pytest]\n")
+        done = subprocess.run(
+            [sys.executable, "-m", "pytest", "-q", "-p", "no:cacheprovider", str(tmp_path)],
+            capture_output=True,
+            text=True,
+            cwd=tmp_path,
+            timeout=120,
+        )
+        assert "1 failed, 1 passed" in done.stdout, done.stdout + done.stderr
+        assert cloud.count("create") == 3
+        assert not cloud.boxes
+
+
 def test_base_class_alone() -> None:
     """Without its fixture the suite says what is missing."""
     from openenv_sandbox.testing.case import ContractBase
