@@ -7,6 +7,7 @@ import os
 from pathlib import Path
 from typing import Any
 
+from openenv_sandbox.server.calls import environment_class
 from openenv_sandbox.server.environment import Environment, EnvironmentMetadata
 
 
@@ -22,8 +23,10 @@ def load_environment_metadata(env: Any, env_name: str | None = None) -> Environm
     if isinstance(env, Environment) or (not isinstance(env, type) and hasattr(env, "get_metadata")):
         metadata: EnvironmentMetadata = env.get_metadata()
     else:
-        name = env_name or factory_name(env)
-        metadata = EnvironmentMetadata(name=name, description=f"{name} environment", version="1.0.0")
+        made_by = factory_name(env)
+        name = env_name or made_by
+        described = made_by if environment_class(env) is not None else name
+        metadata = EnvironmentMetadata(name=name, description=f"{described} environment", version="1.0.0")
     readme = find_readme(env_name)
     if readme is not None:
         metadata.readme_content = readme
