@@ -29,7 +29,8 @@ class StepEnvSessionAdapter(ResourceSession):
         action_builder: Makes the action of ``(name, arguments)``.
         initial_messages_builder: Makes the first messages of ``(reset result, task)``.
         tool_result_builder: Makes the result of ``(name, arguments, step result, state)``; by default the observation.
-        verify_builder: Judges ``(transcript, final_state, last step result, state)``.
+        verify_builder: Judges ``(transcript, final_state, last step result, state)``; by default reward and end are
+            those of the last step.
         reset_kwargs: Further arguments of reset.
 
     Raises:
@@ -47,7 +48,7 @@ class StepEnvSessionAdapter(ResourceSession):
         action_builder: Callable[[str, dict[str, Any]], Any],
         initial_messages_builder: Callable[[Any, Any], list[Message]],
         tool_result_builder: Callable[[str, dict[str, Any], Any, Any], ToolResult] | None = None,
-        verify_builder: Callable[[list[Message], Any, Any, Any], VerifyResult],
+        verify_builder: Callable[[list[Message], Any, Any, Any], VerifyResult] | None = None,
         reset_kwargs: Mapping[str, Any] | None = None,
     ) -> None:
         self._tools = {tool.name: tool for tool in tool_specs}
@@ -61,7 +62,7 @@ class StepEnvSessionAdapter(ResourceSession):
         self._action_builder = action_builder
         self._initial_messages_builder = initial_messages_builder
         self._tool_result_builder = tool_result_builder or _observation_of
-        self._verify_builder = verify_builder
+        self._verify_builder = verify_builder or _last_step
         self._closed = False
         given = {"seed": seed, "episode_id": episode_id}
         try:
@@ -106,3 +107,7 @@ class StepEnvSessionAdapter(ResourceSession):
 def _observation_of(name: str, arguments: dict[str, Any], result: Any, state: Any) -> ToolResult:
     data = codec.loads(codec.dumps(result.observation))
     return ToolResult(data=data, done=bool(result.done), metadata={"reward": result.reward})
+
+
+def _last_step(transcript: list[Message], final_state: Any, result: Any, state: Any) -> VerifyResult:
+    return VerifyResult(env_reward=result.reward, done=bool(result.done))

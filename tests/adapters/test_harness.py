@@ -268,7 +268,6 @@ def adapt(client: Any, tools: tuple[Tool, ...] = (ADD,), **options: Any) -> Step
         tool_specs=tools,
         action_builder=lambda name, arguments: (name, arguments),
         initial_messages_builder=lambda result, task: [{"role": "user", "content": f"{task}: {result.observation}"}],
-        verify_builder=lambda transcript, final, last, state: VerifyResult(last.reward, last.done),
         **options,
     )
 
@@ -280,6 +279,8 @@ def test_a_client_becomes_a_session() -> None:
     result = session.call_tool("add", {"a": 1})
     assert result == ToolResult({"n": 3}, True, {"reward": 0.5})
     assert session.verify([]) == VerifyResult(0.5, True)
+    judged = adapt(Client(), verify_builder=lambda transcript, final, last, state: VerifyResult(len(transcript)))
+    assert judged.verify([{}, {}]).env_reward == 2
     session.close()
     session.close()
     assert client.log == [

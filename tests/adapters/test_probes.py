@@ -5,6 +5,7 @@ from __future__ import annotations
 import dataclasses
 import inspect
 from importlib import import_module
+from importlib.util import find_spec
 from types import SimpleNamespace
 from typing import TYPE_CHECKING, Any, get_type_hints
 
@@ -36,6 +37,19 @@ def core(name: str) -> Any:
 
 def of(module: str, name: str) -> Any:
     return getattr(import_module(f"openenv.core.{module}"), name)
+
+
+def cloud(name: str) -> Any:
+    found = import_module(f"openenv.core.containers.runtime.{name}_provider")
+    return getattr(found, found.__all__[0])
+
+
+def web(name: str) -> Any:
+    return of("env_server.web_interface", name)
+
+
+def gradio(name: str) -> Any:
+    return of("env_server.gradio_ui", name)
 
 
 def extra(model: Any, **fields: Any) -> bool:
@@ -226,6 +240,21 @@ PROBES: dict[str, Callable[[], Any]] = {
     "RuntimeProvider": lambda: raises(TypeError, of("containers.runtime", "RuntimeProvider")),
     "LocalDockerProvider": lambda: of("containers.runtime", "LocalDockerProvider")().sandbox is None,
     "UVProvider": lambda: raises(TypeError, of("containers.runtime", "UVProvider")),
+    "DaytonaProvider": lambda: raises(ValueError, lambda: cloud("daytona")(auto_stop_interval=1)),
+    "ModalProvider": lambda: cloud("modal")(image="x:1").sandbox is None,
+    "NovitaSandboxProvider": lambda: raises(ValueError, lambda: cloud("novita")(secure=False)),
+    "ACASandboxProvider": lambda: raises(ValueError, lambda: cloud("aca")(memory="lots")),
+    "ActionLog": lambda: extra(web("ActionLog"), timestamp="t", action={}, observation={}, done=False, step_count=1),
+    "EpisodeState": lambda: raises(ValidationError, lambda: web("EpisodeState")(no_such_field=1)),
+    "WebInterfaceManager": lambda: web("WebInterfaceManager")(Env, types.Action, types.Observation).env.reset().reward,
+    "create_web_interface_app": lambda: app_of(web("create_web_interface_app")),
+    "get_quick_start_markdown": lambda: (
+        "8000" in web("get_quick_start_markdown")(None, types.Action, types.Observation)
+    ),
+    "build_gradio_app": lambda: (
+        find_spec("gradio") or raises(ModuleNotFoundError, lambda: gradio("build_gradio_app")(None, [], None, False))
+    ),
+    "get_gradio_display_title": lambda: gradio("get_gradio_display_title")(None, "Mine").endswith(": Mine"),
     "TrainingTurn": lambda: raises(ValueError, lambda: h.TrainingTurn("n", [], [1], [0.1, 0.2])),
     "VerifyResult": lambda: dataclass_with_own_defaults(h.VerifyResult),
     "_resolve_env_reward": lambda: raises(

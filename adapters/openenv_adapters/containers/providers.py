@@ -8,15 +8,16 @@ from typing import TYPE_CHECKING, Any
 
 import httpx
 
-from openenv_adapters.containers._launched import Launched
+from openenv_sandbox.client.launched import Launched
 from openenv_sandbox.errors import ReadyTimeout
 
 if TYPE_CHECKING:
-    from collections.abc import Mapping
+    from collections.abc import Callable, Mapping
     from types import TracebackType
 
     from typing_extensions import Self
 
+    from openenv_sandbox.events import Event
     from openenv_sandbox.request import Which
 
 
@@ -97,6 +98,7 @@ class LaunchedContainer(ContainerProvider):
         self._launched = Launched(backend)
         self._options = dict(options or {})
         self._fields = fields
+        self._on_event: Callable[[Event], object] | None = None
 
     def start_container(
         self, image: str, port: int | None = None, env_vars: Mapping[str, str] | None = None, **kwargs: Any
@@ -118,7 +120,7 @@ class LaunchedContainer(ContainerProvider):
         """
         fields = {**self._fields, **kwargs, "port": port}
         fields["env"] = {**(self._fields.get("env") or {}), **(env_vars or {})}
-        return self._launched.start(image, options=self._options, **fields)
+        return self._launched.start(image, options=self._options, on_event=self._on_event, **fields)
 
     def stop_container(self) -> None:
         """Delete the sandbox."""

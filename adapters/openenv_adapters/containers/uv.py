@@ -4,8 +4,8 @@ from __future__ import annotations
 
 from typing import TYPE_CHECKING, Any
 
-from openenv_adapters.containers._launched import Launched
 from openenv_adapters.containers.providers import RuntimeProvider
+from openenv_sandbox.client.launched import Launched
 from openenv_sandbox.errors import CapabilityError
 
 if TYPE_CHECKING:

@@ -11,8 +11,9 @@ from openenv_sandbox.errors import UsageError
 from openenv_sandbox.request import Request
 
 if TYPE_CHECKING:
-    from collections.abc import Mapping
+    from collections.abc import Callable, Mapping
 
+    from openenv_sandbox.events import Event
     from openenv_sandbox.request import Which
 
 _running: set[Launched] = set()
@@ -32,12 +33,20 @@ class Launched:
         self._started: pipeline.Started | None = None
         self._url = ""
 
-    def start(self, image: str, *, options: Mapping[str, Any] | None = None, **fields: Any) -> str:
+    def start(
+        self,
+        image: str,
+        *,
+        options: Mapping[str, Any] | None = None,
+        on_event: Callable[[Event], object] | None = None,
+        **fields: Any,
+    ) -> str:
         """Start the server and wait until it answers.
 
         Args:
             image: What `openenv_sandbox.launch` takes.
             options: Options of the backend.
+            on_event: Told each stage.
             fields: Fields of the spec.
 
         Returns:
@@ -52,7 +61,7 @@ class Launched:
                 raise UsageError("this provider has started a server already", hint="stop it, or make another provider")
             chosen = {name: value for name, value in (options or {}).items() if value is not None}
             given = {name: value for name, value in fields.items() if value is not None}
-            request = Request(image, None, self._backend, chosen or None, fields=given)
+            request = Request(image, None, self._backend, chosen or None, on_event=on_event, fields=given)
             started = portal.run_sync(self._start, request)
             self._started = started
             _running.add(self)
