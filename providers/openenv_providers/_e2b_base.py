@@ -89,8 +89,9 @@ class CloudProvider(SandboxProvider):
         return found
 
     def effective_capabilities(self) -> Capabilities:
-        """The longest lifetime is the plan's."""
-        return replace(self.capabilities, max_lifetime_s=self.options.max_lifetime_s)
+        """The longest lifetime is the plan's, and who builds folders is the user's choice."""
+        images = self.capabilities.images - (frozenset() if self.options.build_folders else {"folder"})
+        return replace(self.capabilities, images=images, max_lifetime_s=self.options.max_lifetime_s)
 
     def fit(self, spec: SandboxSpec, image: Image) -> SandboxSpec:
         """Sizes belong to a template: whole cores, an even number of MiB, and none for what exists already."""

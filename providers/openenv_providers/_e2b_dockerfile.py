@@ -26,7 +26,9 @@ if TYPE_CHECKING:
     from openenv_sandbox.provider import ImageConfig
 
 _NO_STEP = frozenset({"CMD", "ENTRYPOINT", "EXPOSE", "LABEL", "STOPSIGNAL", "HEALTHCHECK", "VOLUME", "MAINTAINER"})
-_ELSEWHERE = "build it with docker, push it and give its registry ref; or write one stage without that line"
+_ELSEWHERE = (
+    "option build_folders=False has the local docker build it and push it to [image] registry; or give a pushed ref"
+)
 _ARCHIVES = (".tar", ".tar.gz", ".tgz", ".tar.bz2", ".tar.xz")
 
 

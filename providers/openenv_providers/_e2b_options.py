@@ -17,6 +17,8 @@ class CloudOptions(ProviderOptions):
         gateway: Where ports of sandboxes are dialled instead of their public address, e.g. ``http://127.0.0.1:8080``.
         max_lifetime_s: The longest your plan lets a sandbox live.
         request_timeout_s: For one request.
+        build_folders: Folders are built by the service. False: by the local docker, and pushed to ``[image] registry``;
+            for Dockerfiles that the service cannot build.
         keep_openenv: Folders are built as their author wrote them, without installing the running openenv.
     """
 
@@ -26,4 +28,5 @@ class CloudOptions(ProviderOptions):
     gateway: str | None = trusted(pattern=r"^https?://[^/:@\s]+:[0-9]+$")
     max_lifetime_s: float = Field(default=86_400.0, gt=0)
     request_timeout_s: float = Field(default=60.0, gt=0)
+    build_folders: bool = True
     keep_openenv: bool = False

@@ -234,6 +234,20 @@ class TestLife(Clouds):
             await stage.launch(network={"mode": "allowlist", "hosts": ("*.example.org",)})
         await provider.aclose()
 
+    async def test_longer_than_the_plan(self, stage: Stage) -> None:
+        """What the option says is refused before; what only the service knows is the same error.
+
+        Mutation: a refused lifetime is an error without a name
+        """
+        long: Any = {"timeouts": {"lifetime": 100_000.0}}
+        with pytest.raises(CapabilityError) as before:
+            await stage.launch(**long)
+        stage.emulated.options = {**stage.emulated.options, "max_lifetime_s": 200_000}
+        with pytest.raises(CapabilityError) as after:
+            await stage.launch(**long)
+        assert before.value.field == after.value.field == "timeouts.lifetime"
+        assert after.value.outcome == "failed"
+
     async def test_public(self, stage: Stage) -> None:
         """Only where every port may be public the vendor's switch is used; then there is no token.
 

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import asyncio
+import sys
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
@@ -17,6 +18,7 @@ from tests.emulators.proof import ECHO
 if TYPE_CHECKING:
     from tests.emulators.proof import Stage
 
+LIGHT = (sys.executable, "-I", "-S", str(Path(__file__).with_name("light_server.py")))
 ECHO_ENV = str(Path(__file__).parents[2] / "envs" / "echo_env")
 DOCKERFILE = """
 ARG BASE
@@ -228,10 +230,39 @@ class TestTemplates(Clouds):
         """
         stage.emulated.options = {**stage.emulated.options, "keep_openenv": True}
         provider = await stage.make()
-        with pytest.raises(ImageError, match=said):
+        with pytest.raises(ImageError, match=said) as caught:
             await prepare(provider, spec_of(stage, write(folder, stage, text)))
+        assert "is not in the folder" in said or "build_folders" in str(caught.value.hint)
         assert builds(stage) == 0
         await provider.aclose()
+
+    async def test_folders_by_the_local_docker(self, stage: Stage, folder: Path) -> None:
+        """The option takes folders from what the service builds, so that core builds and pushes them, or says how.
+
+        Mutation: the option is not looked at
+        """
+        stage.emulated.options = {**stage.emulated.options, "build_folders": False}
+        with pytest.raises(CapabilityError, match="registry"):
+            await stage.launch(write(folder, stage))
+        assert builds(stage) == 0
+
+    async def test_template_that_is_still_built(self, stage: Stage) -> None:
+        """Its build runs: the create is asked for again until it stands.
+
+        Mutation: the service's 404 is taken for a template that does not exist
+        """
+        template = stage.emulated.face.builder.keep("late", None)
+        asked = stage.count("create")
+        task = asyncio.ensure_future(stage.launch("template:late", command=LIGHT).__aenter__())
+
+        async def twice() -> bool:
+            return bool(asked.hits >= 2)
+
+        await stage.until("the create is asked for again", twice)
+        template.image = stage.engine.images[stage.emulated.light]
+        env = await task
+        await env.reset()
+        await env.close()
 
     async def test_template_as_it_is(self, stage: Stage) -> None:
         """A template boots natively; its sizes are its own.
