@@ -13,7 +13,7 @@ from openenv_providers import _aca_preview as preview
 from openenv_providers._aca_sandbox import info
 
 from openenv_sandbox import reaper
-from openenv_sandbox.errors import CapabilityError, ExecError, FileError, ProviderError
+from openenv_sandbox.errors import CapabilityError, ExecError, FileError, ProviderError, ProviderUnavailable
 from openenv_sandbox.journal import Journal
 from openenv_sandbox.provider import Image
 from tests.emulators.faces import aca_case
@@ -199,6 +199,13 @@ async def test_no_secret_is_sent_with_create(stage: Stage) -> None:
         assert "s3kret-canary" not in str(body)
         assert env._token
         assert env._token not in str(body)
+    provider, key = await stage.make(), "oe-12345678-123456789012"
+    spec = stage.emulated.case().make_spec(labels={"oe-key": key}, secrets={"OE_SECRET": "s3kret-canary"})
+    prepared = await provider.prepare(spec, Image("ref", stage.emulated.light), on_log=lambda line: None)
+    made = await provider.create(prepared, spec, key=key)
+    assert "s3kret-canary" not in str(stage.box(made.ref).data["body"])
+    await provider.delete(made.ref)
+    await provider.aclose()
 
 
 @pytest.mark.parametrize(
@@ -295,6 +302,21 @@ async def test_all_pages(stage: Stage) -> None:
     finally:
         await provider.aclose()
         await asyncio.gather(*(sandbox.stop() for sandbox in made))
+
+
+async def test_a_command_runs_once(stage: Stage) -> None:
+    """The answer to a command is lost behind a 503: it has run, says the error, and nobody runs it again.
+
+    Mutation: the SDK's own repeating is left on
+    """
+    async with stage.sandbox() as sandbox:
+        inner = sandbox._sandbox
+        more: dict[str, Any] = {"env": {}, "cwd": None, "user": None, "stdin": None}
+        lost = stage.faults.add("exec", when="after", status=503)
+        with pytest.raises(ProviderUnavailable) as caught:
+            await inner.exec_raw(["/bin/sh", "-c", "echo x >>/tmp/runs"], on_output=lambda name, data: None, **more)
+        assert (caught.value.outcome, lost.hits) == ("unknown", 1)
+        assert (await sandbox.exec("cat /tmp/runs")).text() == "x\n"
 
 
 async def test_what_the_service_refuses(stage: Stage) -> None:
