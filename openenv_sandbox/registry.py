@@ -159,13 +159,22 @@ def get(name: str) -> type[SandboxProvider]:
     )
 
 
+class ProviderTable(list[ProviderInfo]):
+    """A list that a notebook shows as a table."""
+
+    def _repr_html_(self) -> str:
+        from openenv_sandbox import notebook
+
+        return notebook.providers(self)
+
+
 def providers(options_for: Callable[[str], Any] | None = None) -> list[ProviderInfo]:
     """Every backend with what it needs and can do. Imports no SDK and uses no network.
 
     Args:
         options_for: Options by name that the checks shall assume, e.g. `Settings.options_for`; None for the defaults.
     """
-    return [_describe(entry, options_for) for entry in entries()]
+    return ProviderTable(_describe(entry, options_for) for entry in entries())
 
 
 @contextlib.contextmanager

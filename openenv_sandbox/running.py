@@ -10,6 +10,7 @@ import math
 from typing import TYPE_CHECKING, Any, Protocol, TypeVar
 
 from openenv_sandbox import files as _files
+from openenv_sandbox import notebook
 from openenv_sandbox._exec_limits import UNSET, Unset, current, exec_limits
 from openenv_sandbox.errors import CapabilityError, ExecError
 from openenv_sandbox.process import Process, run_detached
@@ -104,6 +105,8 @@ class RunningSandbox(_files.FileMethods):
 
     def __repr__(self) -> str:
         return f"<RunningSandbox {self.ref}>"
+
+    _repr_html_ = notebook.sandbox
 
     def __reduce__(self) -> Any:
         raise TypeError("a RunningSandbox belongs to one process and loop; pickle its ref and attach instead")

@@ -358,6 +358,11 @@ class EnvClient(ClientCore, Generic[ActT, ObsT, StateT]):
         self._sync_face = None
         self._reset_session()
 
+    def _repr_html_(self) -> str:
+        from openenv_sandbox import notebook
+
+        return notebook.client(self)
+
     def __repr__(self) -> str:
         from openenv_sandbox.client.target import shown
 

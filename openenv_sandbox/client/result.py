@@ -42,6 +42,11 @@ class StepResult(Generic[ObsT]):
         if self.terminated is None:
             self.terminated = bool(self.done) and not self.truncated
 
+    def _repr_html_(self) -> str:
+        from openenv_sandbox import notebook
+
+        return notebook.result(self)
+
 
 # A default of an InitVar stays on the class, where it would look like an attribute of every result.
 delattr(StepResult, "info")

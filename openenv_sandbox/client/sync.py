@@ -152,6 +152,9 @@ class SyncEnvClient(Generic[ActT, ObsT, StateT]):
     def __reduce__(self) -> tuple[Callable[..., Any], tuple[Any, ...]]:
         return _of, (self._client,)
 
+    def _repr_html_(self) -> str:
+        return self._client._repr_html_()
+
     def __repr__(self) -> str:
         return f"<{type(self).__name__} of {self._client!r}>"
 

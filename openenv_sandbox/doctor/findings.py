@@ -74,7 +74,7 @@ def _python() -> Iterator[Finding]:
 
 
 def _ourselves() -> Iterator[Finding]:
-    import openenv
+    from importlib.util import find_spec
 
     import openenv_sandbox
 
@@ -84,7 +84,8 @@ def _ourselves() -> Iterator[Finding]:
     except metadata.PackageNotFoundError:
         yield Finding("openenv", "error", f"runs from {home} and is not installed", "pip install openenv")
         return
-    names = Path(openenv.__file__ or "").resolve().parent
+    spec = find_spec("openenv")
+    names = Path(spec.origin if spec is not None and spec.origin else "nowhere").resolve().parent
     if not installed.is_ours(names):
         yield Finding(
             "openenv",
