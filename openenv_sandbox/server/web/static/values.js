@@ -49,7 +49,7 @@ function showText(text, name) {
   if (source) return [el("img", { class: "picture", src: source, alt: name })];
   const lines = text.split("\n", FOLDED_LINES + 1);
   if (text.length <= FOLDED && lines.length <= FOLDED_LINES) {
-    return [lines.length > 1 || text.length > 80 ? el("pre", { class: "text" }, text) : el("div", { class: "scalar" }, text || "“”")];
+    return [lines.length > 1 || text.length > 80 ? el("pre", { class: "text" }, text) : el("div", { class: text ? "scalar" : "scalar null" }, text || "empty")];
   }
   const short = `${lines.slice(0, FOLDED_LINES).join("\n").slice(0, FOLDED)}…`;
   const shown = el("pre", { class: "text", tabindex: 0 }, short);
@@ -101,7 +101,8 @@ export function showObservation({ observation }) {
   if (!observation || typeof observation !== "object") return showValue(observation ?? null);
   const empty = (key, value) => key === "metadata" && value && typeof value === "object" && !Object.keys(value).length;
   if (!("tool_name" in observation)) {
-    const shown = showFields(observation, empty);
+    const { metadata, ...fields } = observation;
+    const shown = showFields("metadata" in observation ? { ...fields, metadata } : fields, empty);
     return shown.length ? shown : [el("p", { class: "empty" }, "The observation has no fields.")];
   }
   const { tool_name: tool, result, error } = observation;
