@@ -179,3 +179,18 @@ async def test_a_cookie_that_is_none_of_ours_is_not_the_shared_visitor() -> None
         assert (status, "set-cookie" in headers) == (200, True)
         _, _, text = await server.request("GET", "/web/state", headers={"Host": "localhost"})
         assert json.loads(text)["seed"] == 1
+
+
+@pytest.mark.usefixtures("no_blocking")
+async def test_nothing_of_the_page_blocks_the_event_loop(app: Any) -> None:
+    """Mutation: read the files of the page when they are asked for"""
+    async with serving(app) as server:
+        assert (await server.request("GET", "/web", headers=BROWSER))[0] == 401
+        cookie = {"Host": "localhost", "Cookie": await signed_in(server)}
+        for path in ("/web", "/web/static/main.js", "/web/metadata"):
+            assert (await server.request("GET", path, headers=cookie))[0] == 200
+        action = {"what": "sleep:", "seconds": 0.01}
+        for path, body in (("session", None), ("reset", {"seed": 1}), ("step", {"action": action})):
+            assert (await server.request("POST", f"/web/{path}", body, cookie))[0] == 200
+        for path in ("state", "history/1", "export"):
+            assert (await server.request("GET", f"/web/{path}", headers=cookie))[0] == 200

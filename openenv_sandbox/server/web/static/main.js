@@ -33,7 +33,8 @@ function changed(update) {
     state.episode.entries.push(update.entry);
     history.add(update.entry);
     state.viewed = null;
-    byId("said").textContent = `Step ${update.entry.number}: ${update.entry.reward === null ? "no reward" : `reward ${update.entry.reward}`}${update.entry.done ? ", the episode is over" : ""}`;
+    const { number: at, reward, done } = update.entry;
+    byId("said").textContent = `Step ${at}: ${rewardText(reward)}${done ? ", the episode is over" : ""}`;
   }
   if ("now" in update) {
     state.now = update.now;
@@ -47,10 +48,12 @@ function changed(update) {
   showStatus();
 }
 
+const rewardText = (reward) => (reward === null ? "no reward" : `reward ${number(reward)}`);
+
 function showEnvelope(envelope, title) {
   const { reward, done } = envelope;
   byId("observationtitle").textContent = title;
-  const facts = [reward === null ? "no reward" : `reward ${number(reward)}`, done && "episode over"];
+  const facts = [rewardText(reward), done && "episode over"];
   byId("came").textContent = facts.filter(Boolean).join(" · ");
   byId("observation").replaceChildren(...showObservation(envelope));
 }
@@ -274,7 +277,8 @@ function introduce() {
   const { metadata, quick_start: quickStart, title } = config;
   document.title = title;
   byId("name").textContent = metadata.name;
-  byId("description").textContent = [metadata.description, metadata.version && `version ${metadata.version}`, `openenv ${config.version}`].filter(Boolean).join(" · ");
+  const facts = [metadata.description, metadata.version && `version ${metadata.version}`, `openenv ${config.version}`];
+  byId("description").textContent = facts.filter(Boolean).join(" · ");
   byId("quickstart").replaceChildren(...markdown(quickStart));
   byId("readme").replaceChildren(...(metadata.readme_content ? markdown(metadata.readme_content) : []));
   byId("watching").hidden = !api.watching;
