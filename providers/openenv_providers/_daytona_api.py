@@ -175,7 +175,7 @@ class Api:
 
     def __init__(self, api_url: str, headers: Mapping[str, str], timeout_s: float) -> None:
         self.url, self.timeout_s = api_url.rstrip("/"), float(timeout_s)
-        self._headers = {**headers, "X-Daytona-Source": "openenv"}
+        self._headers = dict(headers)
         self._clients: weakref.WeakKeyDictionary[asyncio.AbstractEventLoop, asyncio.Future[Clients]]
         self._clients = weakref.WeakKeyDictionary()
         self._closed: weakref.WeakSet[asyncio.AbstractEventLoop] = weakref.WeakSet()

@@ -69,7 +69,7 @@ $(command -v setsid) /bin/sh -c '
   echo "$?" >"$d/code.new"; mv "$d/code.new" "$d/code"
 ' oe "$d" "$@" </dev/null >/dev/null 2>&1 &
 exec 3<&-
-while [ ! -s "$d/pid" ]; do sleep 0.01 2>/dev/null || sleep 1; done
+while [ ! -s "$d/pid" ] && [ -d "$d" ]; do sleep 0.01 2>/dev/null || sleep 1; done
 """
     + _NEWS
 )

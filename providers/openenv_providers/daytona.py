@@ -197,11 +197,20 @@ class DaytonaProvider(SandboxProvider):
                     raise CreateTimeout(f"{what}: it did not start within {patience:g} s", ref=ref)
                 await asyncio.sleep(pause)
                 pause = min(pause * 1.5, 1.0)
-                made = await self.api.call(what, lambda clients: clients.sandboxes.get_sandbox(ref.id), ref=ref)
+                made = await self._again(what, ref) or made
         except OpenEnvError as error:
             await self._undo(ref, error)
             raise
         return self._sandbox(made, prepared)
+
+    async def _again(self, what: str, ref: SandboxRef) -> Any:
+        """What the vendor says now; None when a look fails that may succeed later."""
+        try:
+            return await self.api.call(what, lambda clients: clients.sandboxes.get_sandbox(ref.id), ref=ref)
+        except OpenEnvError as error:
+            if not error.retryable:
+                raise
+            return None
 
     async def _undo(self, ref: SandboxRef, error: OpenEnvError) -> None:
         """Remove what did not start."""

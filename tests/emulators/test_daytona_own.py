@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import asyncio
+import contextlib
 import json
 from typing import TYPE_CHECKING, Any
 
@@ -16,10 +17,12 @@ from openenv_sandbox import image as images
 from openenv_sandbox.errors import (
     BuildError,
     CapabilityError,
+    ExecError,
     ImageError,
     ProviderError,
 )
 from openenv_sandbox.spec import SandboxSpec
+from openenv_sandbox.testing.case import HANG_S
 from tests.emulators.daytona_bench import LABELS, emulated, made, prepare
 from tests.emulators.faces.daytona_api import ORGANIZATION, DaytonaFace
 
@@ -301,14 +304,68 @@ async def test_output_in_pieces(provider: DaytonaProvider, face: DaytonaFace) ->
     failed = face.engine.faults.add("exec", status=502, times=2, match=lambda args: "a=$4" in args["command"])
     script = "printf one; sleep 0.4; printf two; sleep 0.4; head -c 2500000 /dev/zero >&2; printf end; exit 7"
     streams: dict[str, list[bytes]] = {"stdout": [], "stderr": []}
-    result = await sandbox.exec_raw(
+    running = sandbox.exec_raw(
         ["/bin/sh", "-c", script],
         env={}, cwd=None, user=None, stdin=None, on_output=lambda name, data: streams[name].append(data),
     )  # fmt: skip
+    result = await asyncio.wait_for(running, HANG_S)
     assert (result.exit_code, failed.hits) == (7, 2)
     assert b"".join(streams["stdout"]) == b"onetwoend"
     assert len(streams["stdout"]) >= 2
     assert b"".join(streams["stderr"]) == bytes(2_500_000)
+
+
+async def test_the_reply_to_a_start_is_lost(provider: DaytonaProvider, face: DaytonaFace) -> None:
+    """The command ran, and its folder tells what came of it; it is not run again.
+
+    Mutation: a lost reply is an error although the result is there, or the command runs twice
+    """
+    sandbox = await made(provider, face)
+    lost = face.engine.faults.add("exec", when="after", status=0, match=lambda args: "echo once" in args["command"])
+    out = bytearray()
+    running = sandbox.exec_raw(
+        ["/bin/sh", "-c", "echo once >>/tmp/times; cat /tmp/times; exit 7"],
+        env={}, cwd=None, user=None, stdin=None, on_output=lambda name, data: out.extend(data),
+    )  # fmt: skip
+    assert (await asyncio.wait_for(running, HANG_S)).exit_code == 7
+    assert (bytes(out), lost.hits) == (b"once\n", 1)
+
+
+async def test_a_pause_under_a_command(provider: DaytonaProvider, face: DaytonaFace) -> None:
+    """A command waits a pause out, as the server does that core holds by one; a new one says that it is paused.
+
+    Mutation: the server counts as ended when its sandbox is paused
+    """
+    sandbox = await made(provider, face)
+    look = face.engine.faults.add("exec", hang=True, status=502, match=lambda args: "a=$4" in args["command"])
+    none: dict[str, Any] = {"env": {}, "cwd": None, "user": None, "stdin": None}
+    out = bytearray()
+    words = ["/bin/sh", "-c", "echo one; sleep 0.3; echo two; exit 7"]
+    running = asyncio.ensure_future(sandbox.exec_raw(words, **none, on_output=lambda name, data: out.extend(data)))
+    await look.reached(HANG_S)
+    await sandbox.pause()
+    with pytest.raises(ExecError, match="paused"):
+        await sandbox.exec_raw(["true"], **none, on_output=lambda name, data: None)
+    look.release()
+    await asyncio.sleep(0.2)
+    assert not running.done()
+    await sandbox.resume()
+    assert (await asyncio.wait_for(running, HANG_S)).exit_code == 7
+    assert bytes(out) == b"one\ntwo\n"
+
+
+async def test_tmp_is_emptied_between_two_commands(provider: DaytonaProvider, face: DaytonaFace) -> None:
+    """Agents do that; the next command makes what it needs anew."""
+    sandbox = await made(provider, face)
+    for script in ("exit 0", "rm -rf /tmp/.oe-*; exit 1", "exit 2", "exit 3"):
+        running = sandbox.exec_raw(
+            ["/bin/sh", "-c", script], env={}, cwd=None, user=None, stdin=None, on_output=lambda name, data: None
+        )
+        # The one that removes its own folder loses its code.
+        with contextlib.suppress(ExecError):
+            result = await asyncio.wait_for(running, HANG_S)
+            assert result.exit_code == int(script[-1])
+            assert script != "exit 1"
 
 
 async def test_a_supervisor_that_was_killed(provider: DaytonaProvider, face: DaytonaFace) -> None:
@@ -318,7 +375,7 @@ async def test_a_supervisor_that_was_killed(provider: DaytonaProvider, face: Day
     """
     sandbox = await made(provider, face)
     script = 'printf on; kill -9 $PPID; sleep 0.2; kill -9 "$(cat /tmp/.oe-*/1/pid)"; sleep 1000'
-    result = await sandbox.exec_raw(
+    running = sandbox.exec_raw(
         ["/bin/sh", "-c", script], env={}, cwd=None, user=None, stdin=None, on_output=lambda name, data: None
     )
-    assert result.exit_code is None
+    assert (await asyncio.wait_for(running, HANG_S)).exit_code is None

@@ -205,13 +205,14 @@ class DaytonaFace(Face):
         if not 1 <= limit <= 200:
             raise Problem(400, "limit must not be greater than 200")
         wanted = json.loads(query.get("labels", "{}"))
-        hooked = await self.engine.hook("find" if "oe-key" in wanted else "list", "before")
+        op = "find" if "oe-key" in wanted else "list"
+        hooked = await self.engine.hook(op, "before")
         rows = sorted(
             (box for box in self.engine.visible() if wanted.items() <= box.labels.items()), key=lambda box: box.id
         )
         rows = [box for box in rows if box.id > query.get("cursor", "")]
         page = rows[: min(limit, self.page)]
-        await self.engine.hook("list", "after")
+        await self.engine.hook(op, "after")
         cursor = page[-1].id if len(page) < len(rows) else None
         found = sdk.ListSandboxesResponse(
             items=[sdk.SandboxListItem.model_validate(self.facts(box)) for box in page], next_cursor=cursor
