@@ -69,6 +69,7 @@ class Command:
         user: ``name``, ``uid`` or ``uid:gid``; None for the sandbox's.
         timeout: Seconds; None waits for ever.
         grace: Seconds between SIGTERM and SIGKILL at the deadline.
+        expendable: It only looks and ends soon: when the call is cancelled, no second command is sent to end it.
     """
 
     argv: Sequence[str]
@@ -78,6 +79,7 @@ class Command:
     user: str | None = None
     timeout: float | None = None
     grace: float = GRACE_S
+    expendable: bool = False
 
 
 @dataclass
@@ -153,7 +155,8 @@ class Wrapped:
                 # A process left in the background may hold the backend's stream open; the command itself has ended.
                 await asyncio.wait({task}, timeout=None if self._caps.kill else 0.2)
         except asyncio.CancelledError:
-            await finish(self._kill(task), timeout=BACKSTOP_S + GRACE_S)
+            ending = end_task(task) if self._command.expendable else self._kill(task)
+            await finish(ending, timeout=BACKSTOP_S + GRACE_S)
             raise
         finally:
             self._decoder.done.set()

@@ -137,9 +137,9 @@ class ExecServer:
         gone = asyncio.get_running_loop().create_task(self._box._sandbox.wait_exit())
         try:
             await asyncio.wait({self._task, gone}, return_when=asyncio.FIRST_COMPLETED)
-            if self._task.done():
+            if self._task.done() and not self._task.cancelled():
                 return self._task.result()
-            return Exit((gone.result()).code, self._tail)
+            return Exit((await gone).code, self._tail)  # nobody looks after the server itself any more
         finally:
             gone.cancel()
 

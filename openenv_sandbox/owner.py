@@ -288,6 +288,8 @@ class Ownership:
     async def release(self) -> None:
         """Drop local resources only; this process stays the owner."""
         self._stop_local()
+        if self.server is not None:
+            self.server.stop()
         await self._release_lease()
 
     def _stop_local(self) -> None:

@@ -131,6 +131,7 @@ class Runner(Protocol):
         user: str | None = None,
         max_output: int = ...,
         redact: bool = ...,
+        expendable: bool = ...,
     ) -> ExecResult:
         """Run one short command."""
 
@@ -190,7 +191,7 @@ class Process:
                 )
 
     async def _poll(self, wait_s: float) -> int | None:
-        result = await self._run(_POLL, str(int(wait_s * 10)))
+        result = await self._run(_POLL, str(int(wait_s * 10)), looks=True)
         if result.exit_code == 10:
             return None
         text = result.stdout.strip()
@@ -205,7 +206,7 @@ class Process:
     async def spoke(self) -> None:
         """Return when it has written something, or has ended."""
         window = str(int(min(WAIT_S, self._runner._longest_wait()) * 10))
-        while (await self._run(_SPOKE, window)).exit_code == 10:
+        while (await self._run(_SPOKE, window, looks=True)).exit_code == 10:
             pass
 
     async def kill(self, signal: Literal["TERM", "KILL", "HUP"] = "KILL") -> None:
@@ -244,10 +245,11 @@ class Process:
         """Remove its files. The process itself goes on; `kill` ends it."""
         await self._run(_REMOVE)
 
-    async def _run(self, script: str, *args: str, stdin: bytes | None = None) -> ExecResult:
+    async def _run(self, script: str, *args: str, stdin: bytes | None = None, looks: bool = False) -> ExecResult:
+        argv = ["/bin/sh", "-c", script, "oe", self.id, *args]
         result = await self._runner._command(
-            ["/bin/sh", "-c", script, "oe", self.id, *args], stdin=stdin, max_output=4 * LOG_LIMIT, redact=True
-        )
+            argv, stdin=stdin, max_output=4 * LOG_LIMIT, redact=True, expendable=looks
+        )  # fmt: skip
         if result.exit_code == 12:
             raise ExecError(f"no process {self.id} in the sandbox", ref=self._runner.ref)
         return result

@@ -228,8 +228,9 @@ class RunningSandbox(_files.FileMethods):
         max_output: int = MAX_OUTPUT,
         redact: bool = False,
         timeout: float | None = _SHORT_S,
+        expendable: bool = False,
     ) -> ExecResult:
-        command = Command(argv, stdin=stdin, env=dict(env or {}), cwd=cwd, user=user, timeout=timeout)
+        command = Command(argv, stdin, dict(env or {}), cwd, user, timeout, expendable=expendable)
         return await self._run(command, max_output, redact, None)
 
     async def _run(self, command: Command, kept: int, redact: bool, sink: OutputSink | None) -> ExecResult:
@@ -248,8 +249,7 @@ class RunningSandbox(_files.FileMethods):
             )
 
     def _longest_wait(self) -> float:
-        longest = self._exec_caps().max_s
-        return math.inf if longest is None else longest / 2
+        return (self._exec_caps().max_s or math.inf) / 2
 
     async def _kill_marked(self, cookie: str, signal: str) -> bool:
         return await signal_marked(self._sandbox, cookie, signal)

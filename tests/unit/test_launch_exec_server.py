@@ -7,8 +7,10 @@ from typing import TYPE_CHECKING, Any
 
 import pytest
 
-from openenv_sandbox import launch, sandbox
+from openenv_sandbox import attach, launch, registry, sandbox
+from openenv_sandbox._shell_script import KILL
 from openenv_sandbox.capabilities import ExecCapabilities
+from openenv_sandbox.process import _POLL
 from openenv_sandbox.testing.fake import FakeCloud
 from tests.unit.launch_harness import nothing_left, until
 
@@ -69,4 +71,31 @@ async def test_a_launch_through_short_commands(cloud: FakeCloud) -> None:
     provider = cloud.provider(start="exec", exec=ExecCapabilities(stdin_stream=True, user=False, max_s=5.0))
     async with launch("fake-env:1", provider=provider, command=["sh", "-c", script]) as env:
         assert (await env.reset()).reward == 0.0
+    await nothing_left(cloud)
+
+
+@pytest.mark.parametrize("way", ["detach", "aclose"])
+async def test_letting_go_leaves_nothing_behind(cloud: FakeCloud, way: str) -> None:
+    """What looks after the server ends with the use of the sandbox, without another command to end a command.
+
+    Mutation: process.wait's command is not expendable, or Ownership.release does not stop the server's watch
+    """
+    cls = cloud.provider(start="exec")
+    box = await sandbox("fake-env:1", provider=cls, command=["sh", "-c", "echo up; exec sleep 3000"])
+
+    def looks() -> int:
+        return len([c for c in cloud.calls if c.op == "exec" and c.status is None and _POLL in c.args["argv"]])
+
+    async def looked_after() -> bool:
+        return bool(looks()) and await box.logs() == b"up\n"
+
+    await until(looked_after)
+    await getattr(box, way)()
+    for _ in range(5):
+        await asyncio.sleep(0.1)
+    assert not [task for task in asyncio.all_tasks() if task.get_name() == "openenv-server"]
+    assert not [call for call in cloud.calls if call.op == "exec" and KILL in call.args["argv"]]
+    with registry.registered(cls):
+        async with attach(box.ref):
+            pass
     await nothing_left(cloud)
