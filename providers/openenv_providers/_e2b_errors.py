@@ -1,8 +1,8 @@
 """What the service of e2b, or of its fork novita, answered, as one of our errors.
 
-Requests go through the SDK's own REST client, whose replies keep the status and the headers: the SDK's exceptions
-drop ``Retry-After``, and some of them (``AuthenticationException``, ``ServiceBusyException``, ``BuildException``) do
-not belong to its own base class.
+Requests go through the SDK's own REST client, and refusals are taken from the reply before the SDK makes its exceptions
+of them: those drop ``Retry-After``, some (``AuthenticationException``, ``ServiceBusyException``, ``BuildException``) do
+not belong to its own base class, and a refusal that is no JSON, as proxies write it, is a bare ``ValueError``.
 
     no request sent    ProviderUnavailable   failed, retryable
     reply lost, 5xx    ProviderError         unknown, retryable
@@ -36,11 +36,31 @@ from openenv_sandbox.errors import (
 from openenv_sandbox.redact import clean, mask
 
 if TYPE_CHECKING:
+    from collections.abc import Mapping
+
     from openenv_sandbox.provider import SandboxRef
 
 _CONCURRENT = re.compile(r"maximum number of concurrent|concurrent (sandbox|instance)", re.IGNORECASE)
 _LIFETIME = re.compile(r"timeout", re.IGNORECASE)
 _IN_FLIGHT = re.compile(r"tag .*does not exist|build .*(not|isn't) (ready|finished)|is being built", re.IGNORECASE)
+
+
+class Refused(Exception):
+    """A reply with a status of 300 or more."""
+
+    def __init__(self, status: int, headers: Mapping[str, str], content: bytes) -> None:
+        super().__init__(status)
+        self.status, self.headers, self.content = status, headers, content
+
+
+async def refuse(response: Any) -> None:
+    """Hook of the HTTP client.
+
+    Raises:
+        Refused: The service refuses.
+    """
+    if response.status_code >= 300:
+        raise Refused(response.status_code, response.headers, await response.aread())
 
 
 def said(content: bytes) -> str:

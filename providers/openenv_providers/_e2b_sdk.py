@@ -18,7 +18,7 @@ from hashlib import sha256
 from typing import TYPE_CHECKING, Any, ClassVar, Literal
 
 from openenv_providers import _e2b_errors as errors
-from openenv_sandbox.errors import ConfigError
+from openenv_sandbox.errors import BrokenExtraError, ConfigError
 
 if TYPE_CHECKING:
     from collections.abc import AsyncIterator, Mapping, Sequence
@@ -141,19 +141,25 @@ class Sdk(ABC):
         try:
             if self._client is None:
                 self._client = self.client()
-            reply = await function(*args, client=self._client, **kw)
+                # Before the SDK reads it: what stands between us and the service refuses in HTML.
+                self._client.get_async_httpx_client().event_hooks["response"].append(errors.refuse)
+            return await function(*args, client=self._client, **kw)
+        except errors.Refused as reply:
+            if reply.status in accept:
+                return None
+            raise errors.from_reply(
+                reply.status,
+                reply.headers,
+                reply.content,
+                provider=self.provider,
+                what=what,
+                ref=ref,
+                template=template,
+            ) from None
         except Exception as error:
             raise errors.from_transport(
                 error, provider=self.provider, what=what, ref=ref, key=f"{self.prefix}_API_KEY"
             ) from error
-        status = int(reply.status_code)
-        if status in accept:
-            return None
-        if status >= 300:
-            raise errors.from_reply(
-                status, reply.headers, reply.content, provider=self.provider, what=what, ref=ref, template=template
-            )
-        return reply
 
     def client(self) -> Any:
         """The REST client; bound to the loop that made it."""
@@ -215,7 +221,7 @@ class Sdk(ABC):
         headers = self.routing(sandbox_id)
         if envd_token:
             headers["X-Access-Token"] = envd_token
-        return self.module("sandbox_async.main").AsyncSandbox(
+        made = self.module("sandbox_async.main").AsyncSandbox(
             sandbox_id=sandbox_id,
             sandbox_domain=domain,
             envd_version=Version(version),
@@ -223,6 +229,13 @@ class Sdk(ABC):
             traffic_access_token=None,
             connection_config=self.config(extra_sandbox_headers=headers),
         )
+        if not hasattr(made.commands, "_rpc"):
+            raise BrokenExtraError(
+                f"this version of {self.root.partition('.')[0]} keeps its process client elsewhere than the tested one",
+                provider=self.provider,
+                hint="the backend's page names the tested version",
+            )
+        return made
 
     @abstractmethod
     def routing(self, sandbox_id: str) -> dict[str, str]:

@@ -15,6 +15,7 @@ from openenv_sandbox.errors import (
     ExecError,
     ProviderError,
     ProviderUnavailable,
+    RateLimited,
     SandboxGone,
 )
 from openenv_sandbox.testing.case import HANG_S
@@ -232,6 +233,22 @@ class TestLife(Clouds):
             await provider.delete(sandbox.ref)
         with pytest.raises(CapabilityError, match="network"):
             await stage.launch(network={"mode": "allowlist", "hosts": ("*.example.org",)})
+        await provider.aclose()
+
+    async def test_refused_in_html(self, stage: Stage) -> None:
+        """A proxy in front of the service answers: the status and Retry-After count, not the text.
+
+        Mutation: the SDK's reading of the reply fails first
+        """
+        provider = await stage.make()
+        stage.faults.add("find", status=429, message="<html>busy</html>", retry_after=3.0)
+        with pytest.raises(RateLimited) as slow:
+            await provider.find("oe-12345678-abcdefabcdef")
+        assert slow.value.retry_after == 3.0
+        stage.faults.add("find", status=502, message="<html>bad gateway</html>")
+        with pytest.raises(ProviderError) as broken:
+            await provider.find("oe-12345678-abcdefabcdef")
+        assert (broken.value.outcome, broken.value.retryable) == ("unknown", True)
         await provider.aclose()
 
     async def test_longer_than_the_plan(self, stage: Stage) -> None:

@@ -127,6 +127,8 @@ class E2bFace(Face):
                 return await handler(request)
             except FakeApiError as error:
                 headers = {} if error.retry_after is None else {"Retry-After": f"{error.retry_after:g}"}
+                if error.message.startswith("<"):  # something else than the service answers
+                    return Response(error.message, error.status, headers, media_type="text/html")
                 return refusal(error.status or 500, error.message, headers)
 
         return guarded
