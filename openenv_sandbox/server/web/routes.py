@@ -239,9 +239,12 @@ class Pages:
             await asyncio.wait((sender, reader), return_when=asyncio.FIRST_COMPLETED)
         finally:
             visitor.part(viewer)
-            for task in (sender, reader):
-                task.cancel()
-            await asyncio.gather(sender, reader, return_exceptions=True)
+            sender.cancel()
+            reader.cancel()
+            # Not gather: it loses the word by which anyio knows a cancellation of its own.
+            for task in (await asyncio.wait((sender, reader)))[0]:
+                if not task.cancelled() and (error := task.exception()) is not None:
+                    logger.debug("a tab is gone: %r", error)
 
 
 async def _send(websocket: WebSocket, viewer: Viewer) -> None:
