@@ -207,7 +207,7 @@ def test_options_are_checked_where_they_are_used(files: Files) -> None:
         files.load().options_for("use-computer")
     assert str(files.own) in str(caught.value)
     with pytest.raises(UnknownProvider):
-        files.load().options_for("modal")
+        files.load().options_for("no-such-cloud")
 
 
 def test_aliases_name_the_same_backend(files: Files) -> None:

@@ -110,6 +110,7 @@ def test_without_skipping_or_far_over_the_limit_it_fails_with_1009() -> None:
         fragment(CONT, b"x", fin=True),
         fragment(TEXT, b"x", fin=False) + fragment(TEXT, b"x", fin=True),
     ],
+    ids=["unmasked", "compressed", "opcode-3", "fragmented-ping", "long-ping", "continued", "interrupted"],
 )
 def test_broken_frames_are_refused(raw: bytes) -> None:
     with pytest.raises(FrameError) as caught:
