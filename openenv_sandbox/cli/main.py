@@ -33,6 +33,7 @@ VERBS = {
     "build": "Build an environment's image.",
     "push": "Push an environment to the Hugging Face hub.",
     "fork": "Copy a Space of the hub into your account.",
+    "install": "Install the client package of an environment from elsewhere.",
     "doctor": "Find what is wrong with this installation and machine.",
     "config": "Show every setting and where it comes from.",
     "completion": "Print shell completion.",
@@ -51,16 +52,20 @@ class Verbs(click.Group):
         """The verb's command."""
         if cmd_name not in VERBS:
             return None
-        command: click.Command = import_module(f"openenv_sandbox.cli.{cmd_name}").command
-        return command
+        from openenv_sandbox.cli import older
+
+        return older.with_flags(cmd_name, import_module(f"openenv_sandbox.cli.{cmd_name}").command)
 
     def resolve_command(
         self, ctx: click.Context, args: list[str]
     ) -> tuple[str | None, click.Command | None, list[str]]:
         """Like click's, with the nearest verb in the error."""
         if args and args[0] not in VERBS and not args[0].startswith("-"):
+            from openenv_sandbox.cli import older
             from openenv_sandbox.options import near
 
+            if text := older.instead(args[0]):
+                ctx.fail(text)
             ctx.fail(f"no such command {args[0]!r}{near(args[0], list(VERBS))}")
         return super().resolve_command(ctx, args)
 

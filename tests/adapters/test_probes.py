@@ -52,6 +52,10 @@ def gradio(name: str) -> Any:
     return of("env_server.gradio_ui", name)
 
 
+def auto(module: str, name: str) -> Any:
+    return getattr(import_module(f"openenv.auto.{module}"), name)
+
+
 def extra(model: Any, **fields: Any) -> bool:
     """A model is strict: its fields are validated and unknown ones refused."""
     model(**fields)
@@ -244,6 +248,14 @@ PROBES: dict[str, Callable[[], Any]] = {
     "ModalProvider": lambda: cloud("modal")(image="x:1").sandbox is None,
     "NovitaSandboxProvider": lambda: raises(ValueError, lambda: cloud("novita")(secure=False)),
     "ACASandboxProvider": lambda: raises(ValueError, lambda: cloud("aca")(memory="lots")),
+    "AutoEnv": lambda: raises(TypeError, auto("auto_env", "AutoEnv")),
+    "AutoAction": lambda: raises(ValueError, lambda: auto("auto_action", "AutoAction").from_env("no such thing")),
+    "EnvironmentDiscovery": lambda: auto("_discovery", "EnvironmentDiscovery")().get_environment("none") is None,
+    "EnvironmentInfo": lambda: raises(TypeError, auto("_discovery", "EnvironmentInfo")),
+    "get_discovery": lambda: auto("_discovery", "get_discovery")() is auto("_discovery", "get_discovery")(),
+    "reset_discovery": lambda: auto("_discovery", "reset_discovery")() is None,
+    "_is_hub_url": lambda: [auto("_discovery", "_is_hub_url")(x) for x in ("org/x", "echo-env")] == [True, False],
+    "_normalize_env_name": lambda: auto("_discovery", "_normalize_env_name")("echo-env") == "echo_env",
     "ActionLog": lambda: extra(web("ActionLog"), timestamp="t", action={}, observation={}, done=False, step_count=1),
     "EpisodeState": lambda: raises(ValidationError, lambda: web("EpisodeState")(no_such_field=1)),
     "WebInterfaceManager": lambda: web("WebInterfaceManager")(Env, types.Action, types.Observation).env.reset().reward,
