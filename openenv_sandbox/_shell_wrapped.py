@@ -316,7 +316,7 @@ class Wrapped:
         code = task.result().exit_code if error is None and task.done() and not task.cancelled() else None
         if self._output.error is not None:
             raise self._output.error
-        if self._state.has_shell is None and (type(error) is ExecError or code in (126, 127)):
+        if self._state.has_shell is None and ((type(error) is ExecError and not error.retryable) or code in (126, 127)):
             if not await self._probe():
                 raise NoShell
             self._state.has_shell = True

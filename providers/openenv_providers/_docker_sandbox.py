@@ -76,7 +76,9 @@ class DockerSandbox(Sandbox):
         except ProviderError as error:
             if "is paused" not in error.message:
                 raise
-            raise ExecError(f"{what}: the container is paused", ref=self.ref, hint="resume it first") from error
+            raise ExecError(
+                f"{what}: the container is paused", ref=self.ref, hint="resume it first", retryable=True
+            ) from error
         try:
             await stream.run(self._daemon.host, made["Id"], stdin, on_output)
             code = await self._exit_code(made["Id"])

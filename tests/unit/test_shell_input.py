@@ -205,6 +205,25 @@ async def test_no_shell(child: Callable[..., Any]) -> None:
         await run(poor, poor.caps, Command(["true"], cwd="/", timeout=30))
 
 
+async def test_a_refusal_that_passes_is_not_a_missing_shell(child: Callable[..., Any]) -> None:
+    """A sandbox that takes no commands for a while (it is paused) has its shell again afterwards.
+
+    Mutation: take every refusal for a missing shell
+    """
+    box, state = child(), ShellState()
+    original = box.exec_raw
+
+    async def paused(argv: Any, **kw: Any) -> Any:
+        raise ExecError("the sandbox is paused", retryable=True)
+
+    box.exec_raw = paused
+    with pytest.raises(ExecError, match="paused"):
+        await run(box, box.caps, Command(["true"], timeout=30), state=state)
+    box.exec_raw = original
+    result = await run(box, box.caps, Command(["/bin/sh", "-c", "exit 3"], timeout=30), state=state)
+    assert (result.exit_code, state.has_shell) == (3, True)
+
+
 async def test_silent_transport(child: Callable[..., Any]) -> None:
     """When the backend's stream says nothing at the deadline, a second command ends the tree."""
     box = child()
