@@ -268,14 +268,14 @@ class Envd:
             path = request.query_params.get("path", "")
             if request.method == "GET":
                 return Response(await box.read(path), media_type="application/octet-stream")
-            form = await request.form()
             written = []
-            for name, file in form.multi_items():
-                if name != "file" or isinstance(file, str):
-                    return JSONResponse({"code": 400, "message": f"unexpected form field {name}"}, 400)
-                target = path or str(file.filename)
-                await box.write(target, await file.read())
-                written.append({"name": target.rpartition("/")[2], "path": target, "type": "file"})
+            async with request.form() as form:
+                for name, file in form.multi_items():
+                    if name != "file" or isinstance(file, str):
+                        return JSONResponse({"code": 400, "message": f"unexpected form field {name}"}, 400)
+                    target = path or str(file.filename)
+                    await box.write(target, await file.read())
+                    written.append({"name": target.rpartition("/")[2], "path": target, "type": "file"})
             return JSONResponse(written)
         except FakeApiError as error:
             return JSONResponse({"message": error.message, "code": error.status}, error.status)
