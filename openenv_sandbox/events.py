@@ -7,6 +7,7 @@ import time
 from dataclasses import dataclass
 from typing import TYPE_CHECKING, Literal
 
+from openenv_sandbox import _observers
 from openenv_sandbox.redact import clean, mask
 
 if TYPE_CHECKING:
@@ -75,6 +76,7 @@ class Reporter:
             f" ({took:.2f} s)" if took is not None else "",
             f": {event.message}" if event.message else "",
         )
+        _observers.told(event)
         if self._on_event is not None:
             try:
                 self._on_event(event)

@@ -14,12 +14,12 @@ from typing import TYPE_CHECKING, Any
 
 import anyio
 
-from openenv_sandbox import portal
+from openenv_sandbox import _observers, portal
 from openenv_sandbox.client import target as targets
 from openenv_sandbox.client.blocking import BlockingConnection
 from openenv_sandbox.client.connection import Connection, Settings, again
 from openenv_sandbox.client.containers import Face, OwnContainer
-from openenv_sandbox.client.handles import Handle
+from openenv_sandbox.client.handles import Handle, refuse_trio
 from openenv_sandbox.client.transport import AsyncConnection
 from openenv_sandbox.errors import (
     ConfigError,
@@ -73,6 +73,7 @@ class ClientCore(OwnContainer):
         self._opening: tuple[asyncio.AbstractEventLoop, asyncio.Lock] | None = None
         self._children: weakref.WeakSet[Any] = weakref.WeakSet()
         self._own_loop: asyncio.AbstractEventLoop | None = None
+        self._moved = (0, 0)
         self._query = ""
         self._endpoint: Endpoint | None = None
         self._endpoint_used = False
@@ -107,7 +108,7 @@ class ClientCore(OwnContainer):
         """The value outside a loop, a handle inside one."""
         if _running_loop() is None:
             if "trio" in sys.modules:
-                _refuse_trio()
+                refuse_trio()
             return self._block(make)
         return Handle(self, make, label)
 
@@ -256,10 +257,17 @@ class ClientCore(OwnContainer):
 
     async def _request(self, message: dict[str, Any], *, expect: str, fresh: bool = False) -> Any:
         """One message and the ``data`` of its reply."""
+        if not _observers.calls:
+            return await self._exchange(message, expect, fresh)
+        kind = str(message.get("type"))
+        return await _observers.observed(self, kind, lambda: self._exchange(message, expect, fresh))
+
+    async def _exchange(self, message: dict[str, Any], expect: str, fresh: bool) -> Any:
         payload = codec.dumps(message)
         try:
             conn = self._live() or await self._session(fresh)
             raw = await conn.exchange(payload, self._settings.message_timeout)
+            self._moved = (len(payload), len(raw))
         except SessionLost as error:
             explained = await self._explained(error)
             if explained is error:
@@ -389,12 +397,3 @@ def drive(coro: Coroutine[Any, Any, Any]) -> Any:
     raise UsageError(
         "this call waits for an event loop, which the blocking face does not have", hint="await it instead"
     )
-
-
-def _refuse_trio() -> None:
-    lowlevel = getattr(sys.modules["trio"], "lowlevel", None)
-    if lowlevel is not None and getattr(lowlevel, "in_trio_run", lambda: False)():
-        raise UsageError(
-            "this client runs on asyncio and cannot be awaited under trio",
-            hint="use client.sync() inside trio.to_thread.run_sync",
-        )

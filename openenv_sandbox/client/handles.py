@@ -6,8 +6,11 @@ sent. It counts as a coroutine, so ``asyncio.create_task``, ``gather`` and ``wai
 
 from __future__ import annotations
 
+import sys
 from collections.abc import Callable, Coroutine, Generator, Iterator
 from typing import Any, Protocol
+
+from openenv_sandbox.errors import UsageError
 
 _UNSET: Any = object()
 # What asyncio, inspect and IPython probe on an object; answering would run the call behind the user's back.
@@ -114,3 +117,17 @@ class Handle(Coroutine[Any, Any, Any]):
         if self._value is _UNSET:
             return f"<{self._label}() not sent yet: await it, or touch its result>"
         return repr(self._value)
+
+
+def refuse_trio() -> None:
+    """Say under trio what to do, instead of hanging.
+
+    Raises:
+        UsageError: This thread runs trio.
+    """
+    lowlevel = getattr(sys.modules["trio"], "lowlevel", None)
+    if lowlevel is not None and getattr(lowlevel, "in_trio_run", lambda: False)():
+        raise UsageError(
+            "this client runs on asyncio and cannot be awaited under trio",
+            hint="use client.sync() inside trio.to_thread.run_sync",
+        )
