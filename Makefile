@@ -7,7 +7,7 @@ QUICK := not full and not interop
 # Test processes of `make test`; a file's tests stay in one.
 WORKERS ?= 2
 
-.PHONY: demo test test-all lint types quick left-out wire-pythons interop interop-env gradio full wheel-test bench docs base-image clean
+.PHONY: demo test test-all lint types quick left-out wire-pythons interop interop-env gradio full wheel-test bench docs pages base-image clean
 
 demo: $(VENV)/.demo
 	$(PY) examples/demo.py
@@ -74,6 +74,11 @@ bench: $(VENV)/.dev
 
 docs: $(VENV)/.dev
 	$(PY) -m mkdocs build --strict
+
+# Pages of docs/ that are made from the code; the tests fail where one is stale.
+pages: $(VENV)/.dev
+	for name in backend cli api interface; do $(PY) scripts/$${name}_docs.py || exit 1; done
+	$(PY) scripts/scenarios.py
 
 base-image: $(VENV)/.dev
 	$(PY) scripts/base_image.py

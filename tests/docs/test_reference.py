@@ -1,0 +1,64 @@
+"""Pages made from the code say what the code says, and every public name and error is on its page."""
+
+from __future__ import annotations
+
+import builtins
+import inspect
+import re
+import subprocess
+import sys
+from pathlib import Path
+
+import pytest
+
+import openenv_sandbox
+from openenv_sandbox import errors
+from openenv_sandbox.cli.main import VERBS
+
+ROOT = Path(__file__).parents[2]
+DOCS = ROOT / "docs"
+
+
+@pytest.mark.parametrize("name", ["cli_docs", "api_docs", "interface_docs"])
+def test_the_page_is_up_to_date(name: str) -> None:
+    run = subprocess.run(
+        [sys.executable, str(ROOT / "scripts" / f"{name}.py"), "--check"], capture_output=True, text=True, timeout=60
+    )
+    assert run.returncode == 0, run.stderr
+
+
+def test_every_verb_is_on_its_page() -> None:
+    headings = re.findall(r"(?m)^## openenv ([\w-]+)$", (DOCS / "reference" / "cli.md").read_text(encoding="utf-8"))
+    assert [verb for verb in VERBS if verb not in headings] == []
+
+
+def test_every_public_name_is_on_its_page() -> None:
+    headings = re.findall(r"(?m)^### (\w+)$", (DOCS / "reference" / "api.md").read_text(encoding="utf-8"))
+    assert sorted(headings) == sorted(set(openenv_sandbox.__all__) - {"__version__"})
+
+
+def test_every_error_is_in_the_tree_with_its_remedy() -> None:
+    """The tree of the page is the tree of the classes, and each error that is raised has a row that says what to do."""
+    page = (DOCS / "errors.md").read_text(encoding="utf-8")
+    block = re.search(r"(?s)```text\nOpenEnvError\n(.*?)```", page)
+    assert block is not None
+    classes = {
+        name: cls
+        for name, cls in vars(errors).items()
+        if inspect.isclass(cls) and issubclass(cls, errors.OpenEnvError) and cls is not errors.OpenEnvError
+    }
+    drawn: dict[str, str] = {}
+    above = ["OpenEnvError"]
+    for line in block[1].splitlines():
+        found = re.match(r"([ │├└─]*)(\w+)(?: \((\w+)\))?", line)
+        assert found is not None
+        depth = len(found[1]) // 4
+        above[depth:] = [found[2]]
+        drawn[found[2]] = above[depth - 1]
+        if found[3]:
+            assert issubclass(classes[found[2]], getattr(builtins, found[3])), line
+    assert drawn == {name: cls.__bases__[0].__name__ for name, cls in classes.items()}
+    rows = set(re.findall(r"(?m)^\| `(\w+)` \|", page.partition("## What to do")[2]))
+    families = {cls.__bases__[0].__name__ for cls in classes.values()} - {"ExecError"}
+    assert set(classes) - families - rows == set()
+    assert rows <= set(classes)
