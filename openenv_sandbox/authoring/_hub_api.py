@@ -33,16 +33,17 @@ class Hub:
 
     Args:
         login: Whether a token is needed; without, it is used where there is one.
+        token: Instead of the one that is logged in.
     """
 
-    def __init__(self, *, login: bool = True) -> None:
+    def __init__(self, *, login: bool = True, token: str | None = None) -> None:
         try:
             import huggingface_hub
         except ModuleNotFoundError as error:
             if error.name != "huggingface_hub":
                 raise BrokenExtraError(f"huggingface_hub does not import: {error}") from error
             raise MissingExtraError("the hub's client is not installed", hint="pip install 'openenv[hub]'") from error
-        self._token = huggingface_hub.get_token()
+        self._token = token or huggingface_hub.get_token()
         if not self._token and login:
             raise AuthError("there is no token for the Hugging Face hub", hint=_LOGIN)
         from openenv_sandbox import redact
@@ -143,13 +144,33 @@ class Hub:
             with self._told(f"the files were pushed; asking for {wish.hardware}"):
                 self._api.request_space_hardware(repo_id, wish.hardware)  # type: ignore[arg-type]
 
-    def _take_back(self, repo_id: str, error: BaseException) -> None:
+    def _take_back(self, repo_id: str, error: BaseException, kind: str = "space") -> None:
         from openenv_sandbox.creating import note
 
         try:
-            self._api.delete_repo(repo_id, repo_type="space", missing_ok=True)
+            self._api.delete_repo(repo_id, repo_type=kind, missing_ok=True)
         except Exception as second:
-            note(error, f"the new Space {repo_id} could not be deleted again: {second}")
+            note(error, f"the new {kind} {repo_id} could not be deleted again: {second}")
+
+    def push_dataset(self, repo_id: str, files: Mapping[str, Path], private: bool, message: str) -> str:
+        """Create or update a data set; its address."""
+        operations: list[Any] = [self._lib.CommitOperationAdd(name, path) for name, path in sorted(files.items())]
+        try:
+            with self._told(f"looking for {repo_id}"):
+                self._api.dataset_info(repo_id)
+            created = False
+        except NotFound:
+            with self._told(f"creating {repo_id}"):
+                self._api.create_repo(repo_id, repo_type="dataset", private=private)
+            created = True
+        try:
+            with self._told(f"pushing to {repo_id}"):
+                self._api.create_commit(repo_id, operations, commit_message=message, repo_type="dataset")
+        except BaseException as error:
+            if created:
+                self._take_back(repo_id, error, "dataset")
+            raise
+        return f"{self._api.endpoint}/datasets/{repo_id}"
 
     def fork(
         self,

@@ -34,6 +34,7 @@ VERBS = {
     "push": "Push an environment to the Hugging Face hub.",
     "fork": "Copy a Space of the hub into your account.",
     "install": "Install the client package of an environment from elsewhere.",
+    "collect": "Collect rollouts of an environment into a folder.",
     "doctor": "Find what is wrong with this installation and machine.",
     "config": "Show every setting and where it comes from.",
     "completion": "Print shell completion.",

@@ -114,6 +114,28 @@ class Terminal:
         yield update
 
     @contextmanager
+    def bar(self, text: str, total: int) -> Iterator[Callable[[str], None]]:
+        """A bar on a terminal; elsewhere a line for each step. Yields the function that tells one step done."""
+        if self.interactive and not self.verbosity:
+            from rich.console import Console
+            from rich.progress import BarColumn, MofNCompleteColumn, Progress, TextColumn, TimeElapsedColumn
+
+            columns = (TextColumn("{task.description}"), BarColumn(), MofNCompleteColumn(), TimeElapsedColumn())
+            with Progress(*columns, console=Console(stderr=True)) as progress:
+                task = progress.add_task(_escape(text), total=total)
+                yield lambda step: progress.update(task, advance=1, description=_escape(step))
+            return
+        self.say(text)
+        done = 0
+
+        def advance(step: str) -> None:
+            nonlocal done
+            done += 1
+            self.say(f"{done}/{total} {step}")
+
+        yield advance
+
+    @contextmanager
     def guard(self, *, verbose: bool = False) -> Iterator[Outcome]:
         """Turn what a verb raises into one line, a hint and an exit code."""
         import click

@@ -81,6 +81,7 @@ class CollectRunner:
         episode_id_prefix: str = "ep",
         resume: bool = True,
         should_keep: Callable[[EpisodeRecord], bool] | None = None,
+        on_episode: Callable[[str, str], object] | None = None,
     ) -> CollectResult:
         """Collect.
 
@@ -90,6 +91,8 @@ class CollectRunner:
             episode_id_prefix: Episodes are named ``<prefix>-000000`` and so on.
             resume: Skip those that are there already.
             should_keep: Whether an episode is written; by default all are.
+            on_episode: Told each episode's name and what became of it: ``collected``, ``skipped``, ``dropped``, or
+                ``failed`` with the reason; without it, failures are logged.
 
         Raises:
             FileError: The file of an earlier run has a torn line.
@@ -98,6 +101,7 @@ class CollectRunner:
         there = self.serializer.collected_episode_ids() if resume else set()
         tasks = None if self.tasks is None else iter(self.tasks)
         result = CollectResult()
+        tell = on_episode or _log
         rewards: list[float] = []
         for index in range(num_episodes):
             try:
@@ -107,19 +111,22 @@ class CollectRunner:
             name = f"{episode_id_prefix}-{index:06d}"
             if name in there:
                 result.num_skipped += 1
+                tell(name, "skipped")
                 continue
             try:
                 record = self._episode(name, task, model_step)
             except Exception as error:
                 result.num_failed += 1
-                logger.warning("episode %s failed and is not written: %s: %s", name, type(error).__name__, error)
+                tell(name, f"failed: {type(error).__name__}: {error}")
                 continue
             if should_keep is not None and not should_keep(record):
                 result.num_dropped += 1
+                tell(name, "dropped")
                 continue
             self.serializer.write_episode(record)
             result.num_collected += 1
             result.episode_ids.append(name)
+            tell(name, "collected")
             if record.reward is not None:
                 rewards.append(record.reward)
         if rewards:
@@ -136,6 +143,11 @@ class CollectRunner:
             session.close()
         reward = episode_reward(rollout, verify)
         return EpisodeRecord.from_rollout(episode_id=name, rollout=rollout, verify=verify, task=task, reward=reward)
+
+
+def _log(name: str, outcome: str) -> None:
+    if outcome.startswith("failed"):
+        logger.warning("episode %s %s; it is not written", name, outcome)
 
 
 def build_model_step(llm_client: LLMClient, *, system_prompt: str | None = None) -> ModelStep:

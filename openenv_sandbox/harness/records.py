@@ -152,6 +152,24 @@ class RolloutSerializer:
         """Names of the episodes so far. Raises what `episodes` raises."""
         return {str(record["episode_id"]) for record in self.episodes()}
 
+    def drop_torn_line(self) -> bool:
+        """Cut off a last line that a killed run left unfinished; says whether there was one.
+
+        A line is written with its newline, so one without is unfinished unless it is whole all the same.
+        """
+        try:
+            content = self.results_path.read_bytes()
+        except FileNotFoundError:
+            return False
+        keep = content.rfind(b"\n") + 1
+        try:
+            torn = bool(content[keep:].strip()) and "episode_id" not in json.loads(content[keep:])
+        except (ValueError, TypeError):
+            torn = True
+        if torn:
+            os.truncate(self.results_path, keep)
+        return torn
+
     def write_episode(self, record: EpisodeRecord) -> None:
         """Add one episode at the end; it is on disk when this returns.
 

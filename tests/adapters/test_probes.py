@@ -6,6 +6,7 @@ import dataclasses
 import inspect
 from importlib import import_module
 from importlib.util import find_spec
+from pathlib import Path
 from types import SimpleNamespace
 from typing import TYPE_CHECKING, Any, get_type_hints
 
@@ -290,6 +291,9 @@ PROBES: dict[str, Callable[[], Any]] = {
         of("harness.collect", "RolloutSerializer")("/nowhere").collected_episode_ids() == set()
     ),
     "build_model_step": lambda: callable(of("harness.collect", "build_model_step")(None)),
+    "README_FILENAME": lambda: of("harness.collect", "README_FILENAME") == "README.md",
+    "build_dataset_readme": lambda: "results.jsonl" in of("harness.collect", "build_dataset_readme")(Path("/nowhere")),
+    "push_to_hf_hub": lambda: raises(ValueError, lambda: of("harness.collect", "push_to_hf_hub")("/nowhere", "bare")),
     "EvalConfig": lambda: raises(ValidationError, of("evals", "EvalConfig")),
     "EvalHarness": lambda: raises(TypeError, of("evals", "EvalHarness")),
     "EvalResult": lambda: raises(ValidationError, lambda: of("evals", "EvalResult")(config=None, scores={})),

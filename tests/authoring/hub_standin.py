@@ -42,6 +42,7 @@ class Hub:
     """What it holds, what it was asked, and what it refuses."""
 
     spaces: dict[str, Space] = field(default_factory=dict)
+    datasets: dict[str, Space] = field(default_factory=dict)
     blobs: dict[str, bytes] = field(default_factory=dict)
     requests: list[tuple[str, str]] = field(default_factory=list)
     fail: dict[str, int] = field(default_factory=dict)
@@ -105,19 +106,23 @@ async def route(hub: Hub, method: str, path: str, request: Request) -> Response:
     if (method, path) == ("POST", "/api/validate-yaml"):
         body = await request.json()
         front = yaml.safe_load(body["content"].split("---")[1])
-        if body["repoType"] != "space" or front.get("sdk") not in ("docker", "gradio", "static"):
+        if body["repoType"] == "dataset" and not front.get("configs"):
+            raise Refused(400, "the front matter of README.md names no files")
+        if body["repoType"] == "space" and front.get("sdk") not in ("docker", "gradio", "static"):
             raise Refused(400, "the front matter of README.md is not that of a Space")
         return JSONResponse({"errors": [], "warnings": []})
     if (method, path) == ("DELETE", "/api/repos/delete"):
         wanted = await request.json()
-        hub.spaces.pop(f"{wanted.get('organization') or 'me'}/{wanted['name']}")
+        getattr(hub, f"{wanted['type']}s").pop(f"{wanted.get('organization') or 'me'}/{wanted['name']}")
         return Response(status_code=200)
-    if parts[0] == "spaces" and parts[2].endswith(".git"):
+    if parts[0] in ("spaces", "datasets") and parts[2].endswith(".git"):
         return lfs(hub, await request.json())
-    if parts[:2] != ["api", "spaces"] or len(parts) < 4:
+    if parts[0] != "api" or parts[1] not in ("spaces", "datasets") or len(parts) < 4:
         raise Refused(404, f"no route {method} {path}")
     repo_id, rest = "/".join(parts[2:4]), parts[4:]
-    space = hub.spaces.get(repo_id)
+    space = getattr(hub, parts[1]).get(repo_id)
+    if parts[1] == "datasets" and rest[:1] not in ([], ["preupload"], ["commit"]):
+        raise Refused(404, f"no route {method} {path}")
     if space is None:
         raise Refused(404, "Repository not found", "RepoNotFound")
     if method == "GET" and rest[:1] in ([], ["revision"]):
@@ -177,22 +182,26 @@ async def route(hub: Hub, method: str, path: str, request: Request) -> Response:
 
 def create(hub: Hub, body: dict[str, Any]) -> Response:
     known = {"name", "organization", "type", "sdk", "private", "hardware", "secrets", "variables", "visibility"}
-    if set(body) - known or body.get("type") != "space":
+    kind = body.get("type")
+    if kind == "dataset":
+        known = {"name", "organization", "type", "private", "visibility"}
+    if set(body) - known or kind not in ("space", "dataset"):
         raise Refused(400, f"unexpected fields: {sorted(set(body) - known)}")
     owner = body.get("organization") or "me"
     if owner not in ("me", "our-org"):
         raise Refused(403, "You don't have the rights to create a space under this namespace")
     repo_id = f"{owner}/{body['name']}"
-    if repo_id in hub.spaces:
-        raise Refused(409, "You already created this space repo")
-    hub.spaces[repo_id] = Space(
-        sdk=body["sdk"],
+    held = hub.spaces if kind == "space" else hub.datasets
+    if repo_id in held:
+        raise Refused(409, f"You already created this {kind} repo")
+    held[repo_id] = Space(
+        sdk=body["sdk"] if kind == "space" else "",
         private=bool(body.get("private")) or body.get("visibility") == "private",
         variables={one["key"]: one["value"] for one in body.get("variables") or []},
         secrets={one["key"]: one["value"] for one in body.get("secrets") or []},
         hardware=body.get("hardware"),
     )
-    return JSONResponse({"url": f"{hub.url}/spaces/{repo_id}", "name": repo_id, "id": "1"})
+    return JSONResponse({"url": f"{hub.url}/{kind}s/{repo_id}", "name": repo_id, "id": "1"})
 
 
 def lfs(hub: Hub, body: dict[str, Any]) -> Response:
