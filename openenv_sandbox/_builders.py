@@ -14,7 +14,7 @@ from dataclasses import dataclass
 from typing import TYPE_CHECKING, Literal
 
 from openenv_sandbox.errors import BuildError
-from openenv_sandbox.lifecycle import finish
+from openenv_sandbox.lifecycle import daemon_call, finish
 
 if TYPE_CHECKING:
     from collections.abc import Mapping
@@ -41,7 +41,7 @@ class BuildKit:
 
 @dataclass(frozen=True)
 class Job:
-    """One build: an open tar of the context, the Dockerfile's name in it, the name of the result."""
+    """One build: an open tar of the context, the Dockerfile's name in it, the name of the result, what it stands on."""
 
     context: BinaryIO
     dockerfile: str
@@ -49,6 +49,7 @@ class Job:
     labels: Mapping[str, str]
     build_args: Mapping[str, str]
     no_cache: bool = False
+    bases: tuple[str, ...] = ()
 
 
 def find_buildkit() -> BuildKit | None:
@@ -159,7 +160,9 @@ async def by_engine(engine: Engine, job: Job, on_log: LogSink) -> None:
 
     Raises:
         BuildError: With the end of its output.
+        ConfigError: A base image's login cannot be read.
     """
+    from openenv_sandbox import image_registries
     from openenv_sandbox._engine import EngineError
 
     parameters = {
@@ -174,7 +177,8 @@ async def by_engine(engine: Engine, job: Job, on_log: LogSink) -> None:
     if job.no_cache:
         parameters["nocache"] = "1"
     tail: deque[str] = deque(maxlen=TAIL_LINES)
-    stream = engine.build(job.context, parameters)
+    logins = await daemon_call(image_registries.logins_for, job.bases)
+    stream = engine.build(job.context, parameters, logins)
     unfinished = ""
     try:
         async for text in stream:

@@ -105,8 +105,15 @@ class Engine:
         query = f"repo={quote(repository, safe='')}&tag={quote(tag, safe='')}"
         await self._request("POST", f"/images/{quote(ref, safe='/:@')}/tag?{query}")
 
-    async def build(self, context: BinaryIO, parameters: Mapping[str, str]) -> AsyncIterator[str]:
+    async def build(
+        self, context: BinaryIO, parameters: Mapping[str, str], logins: Mapping[str, Mapping[str, str]]
+    ) -> AsyncIterator[str]:
         """Build by the classic builder and yield pieces of its output. Closing the iterator ends the build.
+
+        Args:
+            context: A tar.
+            parameters: Of the query.
+            logins: Registry to username and password, for base images.
 
         Raises:
             EngineError: The build failed.
@@ -118,7 +125,7 @@ class Engine:
             while chunk := await anyio.to_thread.run_sync(context.read, _CHUNK):
                 yield chunk
 
-        headers = {"content-type": "application/x-tar"}
+        headers = {"content-type": "application/x-tar", "x-registry-config": _encoded(logins)}
         async for item in self._told("/build", params=dict(parameters), content=body(), headers=headers):
             if item.get("stream"):
                 yield str(item["stream"])
@@ -137,7 +144,7 @@ class Engine:
             EngineError: The push failed.
             ProviderUnavailable: The daemon cannot be reached.
         """
-        headers = {"x-registry-auth": base64.urlsafe_b64encode(json.dumps(dict(login)).encode()).decode()}
+        headers = {"x-registry-auth": _encoded(login)}
         path = f"/images/{quote(repository, safe='/:')}/push"
         async for item in self._told(path, params={"tag": tag}, headers=headers):
             if item.get("status"):
@@ -179,6 +186,10 @@ class Engine:
             retryable=True,
             hint="is it running? openenv providers docker --check",
         )
+
+
+def _encoded(value: Mapping[str, Any]) -> str:
+    return base64.urlsafe_b64encode(json.dumps(value).encode()).decode()
 
 
 def _message(body: bytes) -> str:

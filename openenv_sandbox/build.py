@@ -139,6 +139,7 @@ class _Plan:
     needs_buildkit: str | None
     build_args: dict[str, str]
     ignore: _context.Ignore
+    bases: tuple[str, ...]
 
 
 def configured_base() -> str | None:
@@ -165,7 +166,8 @@ def _plan(image: Image, base: str | None, build_args: dict[str, str]) -> _Plan:
         text = re.sub(r"\A(#\s*syntax\s*=\s*(docker\.io/)?docker/dockerfile\S*)", r"# was \1", text)
     name = file.relative_to(folder).as_posix()
     ignore = _context.Ignore.of(folder, file)
-    return _Plan(image, folder, name, text, parsed.needs_buildkit, build_args, ignore)
+    bases = (base,) if base else parsed.bases()
+    return _Plan(image, folder, name, text, parsed.needs_buildkit, build_args, ignore, bases)
 
 
 async def _build(
@@ -189,7 +191,7 @@ async def _build(
     job = partial(_run, engine, host, buildkit, on_log=on_log)
     on_log(f"building {plan.folder} by {buildkit.kind if buildkit else 'the classic builder'}")
     try:
-        await job(pack, plan.name, first, labels, plan.build_args, force)
+        await job(pack, plan.name, first, labels, plan.build_args, force, plan.bases)
     except BuildError as error:
         if error.hint is None and _OFFLINE.search(error.log or error.message):
             error.hint = "without a registry: OPENENV_BASE_IMAGE names a base image that the daemon already has"
@@ -223,12 +225,13 @@ async def _run(
     labels: Mapping[str, str],
     build_args: Mapping[str, str],
     force: bool,
+    bases: tuple[str, ...] = (),
     *,
     on_log: LogSink,
 ) -> None:
     context: BinaryIO = await asyncio.to_thread(pack)
     try:
-        job = _builders.Job(context, name, tag, labels, build_args, no_cache=force)
+        job = _builders.Job(context, name, tag, labels, build_args, no_cache=force, bases=bases)
         if buildkit is not None:
             await _builders.by_cli(buildkit, job, host, on_log)
         else:

@@ -18,7 +18,7 @@ from openenv_sandbox.errors import ConfigError
 from openenv_sandbox.spec import RegistryAuth
 
 if TYPE_CHECKING:
-    from collections.abc import Mapping
+    from collections.abc import Iterable, Mapping
 
     from openenv_sandbox.capabilities import Capabilities
     from openenv_sandbox.config import Settings
@@ -56,6 +56,20 @@ def login_for(host: str, settings: Settings | None = None) -> RegistryAuth | Non
         settings = config.load()
     configured = settings.registry_logins.get(host)
     return configured if configured is not None else _of_docker(host)
+
+
+def logins_for(refs: Iterable[str]) -> dict[str, dict[str, str]]:
+    """What the daemon wants to see for base images: the registry, as it names it, to username and password.
+
+    Raises:
+        ConfigError: As `login_for`.
+    """
+    found = {}
+    for host in {host_of(ref) for ref in refs if ref != "scratch" and "$" not in ref}:
+        if (login := login_for(host)) is not None:
+            name = "https://index.docker.io/v1/" if host == HUB else host
+            found[name] = {"username": login.username, "password": login.password.get_secret_value()}
+    return found
 
 
 def with_login(spec: SandboxSpec, image: Image, caps: Capabilities, settings: Settings) -> SandboxSpec:

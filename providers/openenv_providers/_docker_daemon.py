@@ -35,6 +35,7 @@ REMEDY: Mapping[str, str] = {
     "permission": "add yourself to the group docker (sudo usermod -aG docker $USER) and log in again",
 }
 CONCURRENCY = 64
+LOGIN = "docker login to that registry, or write the login under [image.registries] of your own openenv.toml"
 
 # (what the daemon says, error, hint); the first that is contained decides. Statuses alone tell too little: the daemon
 # answers 500 for a missing registry, a missing GPU and a full disk alike.
@@ -51,7 +52,8 @@ TABLE: tuple[tuple[str, type[OpenEnvError], str], ...] = (
     ),
     ("no space left on device", QuotaExceeded, "docker system prune, or give the daemon more disk"),
     ("toomanyrequests", RateLimited, "the registry limits pulls: log in, or wait"),
-    ("no basic auth credentials", AuthError, "docker login to that registry"),
+    ("no basic auth credentials", AuthError, LOGIN),
+    ("unauthorized", AuthError, LOGIN),
     ("pull access denied", ImageError, "check the name; a private repository needs docker login"),
     ("manifest unknown", ImageError, "the registry has no such tag"),
     ("manifest for", ImageError, "the registry has no such tag"),

@@ -7,6 +7,7 @@ from typing import TYPE_CHECKING, Any
 
 from openenv_providers._docker_daemon import translate
 from openenv_sandbox import build as building
+from openenv_sandbox import image_registries
 from openenv_sandbox._remote_config import from_oci
 from openenv_sandbox.errors import ImageError
 from openenv_sandbox.lifecycle import daemon_call
@@ -69,8 +70,9 @@ async def _pull(daemon: Daemon, name: str, on_log: LogSink, login: RegistryAuth 
     if "@" in name:
         repository, _, tag = name.partition("@")
     said: set[str] = set()
+    login = login or await daemon_call(image_registries.login_for, image_registries.host_of(name))
     given = {}
-    if login is not None:  # else the SDK takes what the docker command line knows
+    if login is not None:  # else the SDK may know a token, which is no password
         given["auth_config"] = {"username": login.username, "password": login.password.get_secret_value()}
 
     def pull() -> str | None:
