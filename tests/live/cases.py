@@ -19,7 +19,7 @@ if TYPE_CHECKING:
     from openenv_sandbox.provider import SandboxProvider
 
 ROOT = Path(__file__).resolve().parents[2]
-BACKENDS = ("aca", "daytona", "e2b", "modal", "novita")
+BACKENDS = ("aca", "daytona", "e2b", "modal", "novita", "runloop")
 RECORDABLE = ("aca", "daytona", "novita")
 CASSETTES = Path(__file__).parent / "cassettes"
 

@@ -99,3 +99,7 @@ class TestLiveModal(LiveContract):
 
 class TestLiveNovita(LiveContract):
     backend = "novita"
+
+
+class TestLiveRunloop(LiveContract):
+    backend = "runloop"

@@ -1,0 +1,158 @@
+"""Devboxes of Runloop (https://runloop.ai), by the generated client of ``runloop-api-client`` (3.0).
+
+No registry image boots as it is: refs and folders are built into a blueprint by the vendor, once for each content. The
+devbox boots idle and core starts the server in it. Commands answer in text and take text on stdin, so core hands input
+over as files and has output encoded. No listing knows labels: they are in the devbox's metadata, and the devboxes that
+live are compared here. One that was shut down stays in the vendor's lists for good; those are asked by status.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import hashlib
+import os
+from typing import TYPE_CHECKING, Any, ClassVar, Literal
+from urllib.parse import urlsplit
+
+from openenv_providers import _runloop_devboxes as devboxes
+from openenv_providers._runloop_api import SDK, Api
+from openenv_sandbox.capabilities import Capabilities, ExecCapabilities, Sizes
+from openenv_sandbox.options import ProviderOptions, trusted
+from openenv_sandbox.provider import Prepared, Sandbox, SandboxInfo, SandboxProvider, SandboxRef, Verified
+
+if TYPE_CHECKING:
+    from collections.abc import AsyncIterator, Mapping, Sequence
+
+    from openenv_sandbox.provider import Image, LogSink
+    from openenv_sandbox.spec import SandboxSpec
+
+ATTACH_S = 300.0
+BASE_URL = "https://api.runloop.ai"
+
+
+class RunloopOptions(ProviderOptions):
+    """Options of runloop.
+
+    Attributes:
+        base_url: Where the API is, instead of RUNLOOP_BASE_URL; tunnels are below the same domain.
+        gateway: Where tunnels are dialled instead of their public address, e.g. ``http://127.0.0.1:8080``.
+        architecture: Of blueprints and devboxes.
+        keep_openenv: Folders are built as their author wrote them, without installing the running openenv.
+    """
+
+    base_url: str | None = trusted()
+    gateway: str | None = trusted(pattern=r"^https?://[^/:@\s]+:[0-9]+$")
+    architecture: Literal["x86_64", "arm64"] = "x86_64"
+    keep_openenv: bool = False
+
+
+class RunloopProvider(SandboxProvider):
+    """Devboxes of one Runloop account."""
+
+    name = "runloop"
+    title = "Runloop"
+    extra = "runloop"
+    sdk = SDK
+    env_vars = ("RUNLOOP_API_KEY",)
+    Options = RunloopOptions
+    capabilities: ClassVar[Capabilities] = Capabilities(
+        images=frozenset({"ref", "folder", "template", "snapshot"}),
+        start="exec",
+        runs_image=False,
+        exec=ExecCapabilities(binary=False, stdin=False, stream=False, env=False, cwd=False, user=False),
+        put=True,
+        ports="any",
+        exposure=frozenset({"private", "public"}),
+        network=frozenset({"full", "none", "hosts", "wildcard", "cidr4"}),
+        sizes=Sizes(
+            cpus=devboxes.CPUS,
+            memory_mb=tuple(1024 * gb for gb in devboxes.MEMORY_GB),
+            disk_mb=tuple(1024 * gb for gb in devboxes.DISK_GB),
+        ),
+        user=False,
+        lifetime="server-fixed",
+        max_lifetime_s=172_800.0,
+        labels="client-side",
+        findable="label",
+        lists_ended=False,
+        snapshot=True,
+        logs=False,
+    )
+    verified = Verified(
+        "emulator", sdk="runloop-api-client 3.0.0", date="2026-11-30", note="nothing was sent to the vendor"
+    )
+
+    def __init__(self, options: Any = None) -> None:
+        super().__init__(options)
+        url = self.options.base_url or os.environ.get("RUNLOOP_BASE_URL") or BASE_URL
+        key = os.environ.get("RUNLOOP_API_KEY", "")
+        account = hashlib.sha256(key.encode()).hexdigest()[:12]
+        self.api = Api(url.rstrip("/"), f"{url.rstrip('/')} {account}", key)
+        self.devboxes = devboxes.Devboxes(self.api)
+        self.domain = (urlsplit(url).hostname or "").removeprefix("api.")
+
+    def scope(self) -> str:
+        """The API and a fingerprint of the key, which belongs to one account."""
+        return self.api.scope
+
+    def fit(self, spec: SandboxSpec, image: Image) -> SandboxSpec:
+        """Cores and memory are sold together."""
+        return devboxes.fitted(spec)
+
+    # ------------------------------------------------------------------------------------------------- images
+
+    def prepare_key(self, spec: SandboxSpec, image: Image) -> str:
+        """Of one architecture."""
+        kept = ":kept" if image.kind == "folder" and self.options.keep_openenv else ""
+        return f"{super().prepare_key(spec, image)}:{self.options.architecture}{kept}"
+
+    async def prepare(self, spec: SandboxSpec, image: Image, *, on_log: LogSink) -> Prepared:
+        """Have a blueprint made, unless there is one."""
+        from openenv_providers._runloop_blueprints import Blueprints
+
+        blueprints = Blueprints(self.api, self.options.architecture, self.options.keep_openenv)
+        return await blueprints.prepare(spec, image, on_log)
+
+    async def list_prepared(self) -> Sequence[Prepared]:
+        """Blueprints and snapshots that openenv made."""
+        from openenv_providers import _runloop_blueprints
+
+        return await _runloop_blueprints.ours(self.api)
+
+    async def drop(self, prepared: Prepared) -> None:
+        """Remove one of those."""
+        from openenv_providers import _runloop_blueprints
+
+        await _runloop_blueprints.drop(self.api, prepared.ref)
+
+    # ---------------------------------------------------------------------------------------------- devboxes
+
+    async def create(self, prepared: Prepared, spec: SandboxSpec, *, key: str) -> Sandbox:
+        """Create and wait until it runs."""
+        return self._sandbox(await self.devboxes.create(prepared, spec, key, self.options.architecture))
+
+    def _sandbox(self, view: Any) -> Sandbox:
+        from openenv_providers._runloop_sandbox import RunloopSandbox
+
+        return RunloopSandbox(self.devboxes, view, self.domain, self.options.gateway)
+
+    async def find(self, key: str) -> Sequence[SandboxRef]:
+        """By the label, among all that live."""
+        return [self.devboxes.ref(view) for view in await self.devboxes.living({devboxes.KEY: key})]
+
+    async def attach(self, ref: SandboxRef) -> Sandbox:
+        """Take over by id, once it has booted."""
+        return self._sandbox(await asyncio.wait_for(self.devboxes.taken(ref), ATTACH_S))
+
+    async def list(self, labels: Mapping[str, str]) -> AsyncIterator[SandboxInfo]:
+        """All pages of every status of a devbox that lives."""
+        for view in await self.devboxes.living(labels):
+            yield devboxes.info(self.scope(), view)
+
+    async def delete(self, ref: SandboxRef) -> None:
+        """Shut down, with its network policy."""
+        await self.devboxes.delete(ref)
+
+    async def aclose(self) -> None:
+        """Close the client of this loop."""
+        await self.api.aclose()
