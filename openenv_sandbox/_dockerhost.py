@@ -59,7 +59,7 @@ def resolve(explicit: str | None = None) -> DockerHost:
         ConfigError: The address or the context cannot be read.
     """
     if explicit:
-        return _with_tls(_normal(explicit, "the option docker_host"))
+        return _with_tls(_normal(explicit, "the option host"))
     if os.environ.get("DOCKER_HOST"):
         return _with_tls(_normal(os.environ["DOCKER_HOST"], "DOCKER_HOST"))
     context = _context()

@@ -278,7 +278,7 @@ async def test_unreachable_daemon(tmp_path: Path) -> None:
     provider = await asyncio.to_thread(DockerProvider, {"host": f"unix://{tmp_path}/no.sock"})
     with pytest.raises(ProviderUnavailable) as caught:
         await asyncio.wait_for(provider.find("oe-x"), 30)
-    for word in (f"{tmp_path}/no.sock does not exist", "the option docker_host", "DOCKER_HOST"):
+    for word in (f"{tmp_path}/no.sock does not exist", "the option host", "DOCKER_HOST"):
         assert word in str(caught.value)
     found = DockerProvider.check({"host": f"unix://{tmp_path}/no.sock"})
     assert not found.ready
