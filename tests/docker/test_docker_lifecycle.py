@@ -341,7 +341,8 @@ async def test_an_image_that_nobody_has(dock: Docker, pull: Any) -> None:
     assert "registry cannot be reached" in str(caught.value.hint)
     assert lines == [f"pulling {ref}"]
     here = parse(dock.prepared.ref)
-    assert (await _docker_images.ensure(dock.provider.daemon, here, quiet, pull=False)).digest == dock.prepared.digest
+    known = SandboxSpec(image=dock.prepared.ref)
+    assert (await _docker_images.ensure(dock.provider.daemon, here, quiet, known)).digest == dock.prepared.digest
 
 
 async def test_the_end_of_the_main_process(dock: Docker) -> None:

@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+from typing import Any
+
 import pytest
 from fastapi import FastAPI
 
@@ -113,7 +115,8 @@ async def test_health_is_open_below_a_prefix_too(monkeypatch: pytest.MonkeyPatch
     app = create_app(Recording, Do, Saw)
     outer = FastAPI()
     outer.mount("/env", create_app(Recording, Do, Saw))
-    for served, config in ((app, {"root_path": "/env"}), (outer, {})):
+    cases: list[tuple[FastAPI, dict[str, Any]]] = [(app, {"root_path": "/env"}), (outer, {})]
+    for served, config in cases:
         async with serving(served, **config) as server:
             # uvicorn puts the prefix before every path by itself; a mount wants it in the request.
             prefix = "" if config else "/env"

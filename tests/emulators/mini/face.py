@@ -161,7 +161,7 @@ class MiniFace(Face):
 
     async def exit(self, request: Request) -> Response:
         box = self.box(request)
-        waits = [asyncio.ensure_future(box.gone.wait())]
+        waits: list[asyncio.Future[Any]] = [asyncio.ensure_future(box.gone.wait())]
         if box.main is not None:
             waits.append(asyncio.ensure_future(box.main.wait()))
         await asyncio.wait(waits, return_when=asyncio.FIRST_COMPLETED)

@@ -224,5 +224,6 @@ class BlindMiniProvider(MiniProvider):
         return []
 
     async def list(self, labels: Mapping[str, str]) -> AsyncIterator[SandboxInfo]:
-        for info in ():
+        nothing: tuple[SandboxInfo, ...] = ()
+        for info in nothing:
             yield info
