@@ -1,13 +1,18 @@
-"""The program that runs the code: ``python -I _interpreter_main.py FD MEMORY``, with nothing of openenv imported.
+"""The program that runs the code: ``python -I _interpreter_main.py FD LIFE MEMORY``, with nothing of openenv imported.
 
 Each message on the socket FD is a length (4 bytes, big endian) and that many bytes of source; each answer is the exit
 code (4 bytes, signed). What the code writes goes to this process's own standard output and error.
+LIFE is a pipe on which nothing ever comes: when its other end is gone, the kernel kills this process and its group,
+whatever the code is doing.
 """
 
 import builtins
+import contextlib
+import fcntl
 import linecache
 import os
 import resource
+import signal
 import socket
 import struct
 import sys
@@ -16,20 +21,26 @@ import types
 
 TIME_IS_UP = 124
 FILE = "<step>"
-
-
 PROCESSES = 64
 FILE_BYTES = 256 << 20
 
 
-def main(fd: int, memory: int) -> None:
+class TimeIsUp(KeyboardInterrupt):
+    """The server's interrupt, as against one that the code raises itself."""
+
+
+def main(fd: int, life: int, memory: int) -> None:
     """Run code until the other end closes.
 
     Args:
         fd: The socket.
+        life: The pipe that ends with the server.
         memory: Limit of the address space, in bytes.
     """
+    tie(life)
     limit(memory)
+    signal.signal(signal.SIGINT, _interrupt)
+    own = os.getpid()
     channel = socket.socket(fileno=fd)
     module = types.ModuleType("__main__")
     module.__builtins__ = builtins
@@ -50,7 +61,21 @@ def main(fd: int, memory: int) -> None:
                 stream.flush()
             except Exception:  # closed or replaced by the code
                 code = code or 1
+        if os.getpid() != own:  # a fork of the code's has come to its end: the answer is its parent's to give
+            os._exit(code & 0xFF)
         channel.sendall(struct.pack(">i", code))
+
+
+def tie(life: int) -> None:
+    """End with the server, even one that was killed while the code runs."""
+    with contextlib.suppress(OSError):  # a kernel without such signals: then the end is seen when the code has ended
+        fcntl.fcntl(life, fcntl.F_SETSIG, signal.SIGKILL)
+        fcntl.fcntl(life, fcntl.F_SETOWN, -os.getpgrp())
+        fcntl.fcntl(life, fcntl.F_SETFL, os.O_ASYNC)
+
+
+def _interrupt(number: int, frame: object) -> None:
+    raise TimeIsUp
 
 
 def limit(memory: int) -> None:
@@ -74,7 +99,7 @@ def run(source: str, names: dict) -> int:  # type: ignore[type-arg]
         return 0
     except SystemExit as error:
         return _exit_code(error.code)
-    except KeyboardInterrupt:
+    except TimeIsUp:
         return TIME_IS_UP
     except BaseException as error:
         _tell(error)
@@ -115,4 +140,4 @@ def _read(channel: socket.socket, size: int) -> "bytes | None":
 
 
 if __name__ == "__main__":
-    main(int(sys.argv[1]), int(sys.argv[2]))
+    main(int(sys.argv[1]), int(sys.argv[2]), int(sys.argv[3]))

@@ -12,8 +12,8 @@ import functools
 import itertools
 import logging
 import os
+import secrets
 import select
-import shutil
 import signal
 import socket
 import stat
@@ -25,6 +25,8 @@ import time
 from dataclasses import dataclass
 from pathlib import Path
 from typing import IO
+
+from openenv_sandbox._paths import remove_tree
 
 logger = logging.getLogger("openenv.server")
 
@@ -38,7 +40,7 @@ FIRST_USER, USERS = 61_000, 4_000
 
 RESTARTED = "The interpreter was ended and begins anew: what was defined before is gone."
 
-_next_user = itertools.count()
+_next_user = itertools.count(secrets.randbelow(USERS))
 
 
 @dataclass(frozen=True)
@@ -80,6 +82,8 @@ class Interpreter:
         self._channel: socket.socket | None = None
         self._folder: str | None = None
         self._user: int | None = None
+        self._claim: socket.socket | None = None
+        self._life: int | None = None
 
     def run(self, code: str, *, time_s: float | None = None) -> Outcome:
         """Run code and wait for its end, at most the time limit and `GRACE_S` longer.
@@ -88,22 +92,22 @@ class Interpreter:
             code: Python statements.
             time_s: A shorter time limit for this piece.
         """
-        limit = self.limits.time_s if time_s is None else min(time_s, self.limits.time_s)
+        limit = self.limits.time_s if time_s is None else min(self.limits.time_s, time_s)
         process, channel = self._started()
         assert process.stdout is not None
         assert process.stderr is not None
         kept = {process.stdout: _Kept(self.limits.output_bytes), process.stderr: _Kept(self.limits.output_bytes)}
-        notes = []
+        notes, is_up = [], False
         source = code.encode("utf-8", "surrogatepass")
         try:
-            exit_code = self._exchange(struct.pack(">I", len(source)) + source, channel, kept, limit)
+            exit_code, is_up = self._exchange(struct.pack(">I", len(source)) + source, channel, kept, limit)
         except _Stuck:
             self._kill()
-            exit_code = TIME_IS_UP
+            exit_code, is_up = TIME_IS_UP, True
         except OSError:  # it is gone: ended by the code, or killed
             ended = self._kill(after_s=GRACE_S)
             exit_code = KILLED if ended is None or ended < 0 else ended
-        if exit_code == TIME_IS_UP:
+        if is_up:
             notes.append(f"The time limit of {limit:g} s was reached.")
         if self._process is None:
             notes.append(RESTARTED)
@@ -116,11 +120,19 @@ class Interpreter:
         """End the interpreter and everything it started, and remove its folder. May be called twice."""
         self._kill()
         if self._folder is not None:
-            shutil.rmtree(self._folder, ignore_errors=True)
+            remove_tree(Path(self._folder))
             self._folder = None
+        if self._claim is not None:
+            self._claim.close()
+        self._user = self._claim = None
 
-    def _exchange(self, message: bytes, channel: socket.socket, kept: dict[IO[bytes], _Kept], limit: float) -> int:
+    def _exchange(
+        self, message: bytes, channel: socket.socket, kept: dict[IO[bytes], _Kept], limit: float
+    ) -> tuple[int, bool]:
         """Send the code and collect its output until it answers.
+
+        Returns:
+            Its exit code, and whether its time was up.
 
         Raises:
             _Stuck: Its time is up and it does not end.
@@ -159,7 +171,8 @@ class Interpreter:
                 if len(answer) == 4:
                     self._rest(kept)
                     code = int(struct.unpack(">i", answer)[0])
-                    return TIME_IS_UP if interrupted and code else code
+                    is_up = interrupted and code != 0
+                    return TIME_IS_UP if is_up else code, is_up
 
     def _rest(self, kept: dict[IO[bytes], _Kept]) -> None:
         """What was written before the answer and is still in the pipes."""
@@ -176,19 +189,21 @@ class Interpreter:
         if self._folder is None:
             self._folder = tempfile.mkdtemp(prefix="openenv-code-")
             if os.geteuid() == 0 and _for_everybody(self.python, MAIN):
-                self._user = FIRST_USER + next(_next_user) % USERS
+                self._user, self._claim = _claim_user()
                 os.chown(self._folder, self._user, self._user)
         mine, theirs = socket.socketpair()
+        watched, self._life = os.pipe()
+        memory = self.limits.memory_mb << 20
         with theirs:
             try:
                 self._process = subprocess.Popen(
-                    [self.python, "-I", "-u", str(MAIN), str(theirs.fileno()), str(self.limits.memory_mb << 20)],
+                    [self.python, "-I", "-u", str(MAIN), *map(str, (theirs.fileno(), watched, memory))],
                     stdin=subprocess.DEVNULL,
                     stdout=subprocess.PIPE,
                     stderr=subprocess.PIPE,
                     cwd=self._folder,
                     env={"PATH": os.defpath, "HOME": self._folder, "TMPDIR": self._folder, "LANG": "C.UTF-8"},
-                    pass_fds=[theirs.fileno()],
+                    pass_fds=[theirs.fileno(), watched],
                     start_new_session=True,
                     user=self._user,
                     group=self._user,
@@ -197,6 +212,8 @@ class Interpreter:
             except BaseException:
                 mine.close()
                 raise
+            finally:
+                os.close(watched)
         mine.setblocking(False)
         self._channel = mine
         return self._process, mine
@@ -220,6 +237,7 @@ class Interpreter:
         if channel is not None:
             channel.close()
         if process is None:
+            self._end_life()
             return None
         try:
             ended = process.wait(after_s)
@@ -227,13 +245,21 @@ class Interpreter:
             ended = None
         with contextlib.suppress(ProcessLookupError, PermissionError):
             os.killpg(process.pid, signal.SIGKILL)
+        self._end_life()
         if self._user is not None:
             _kill_all_of(self._user)
+        elif self._folder is not None:
+            _kill_all_in(self._folder)
         process.wait()
         for stream in (process.stdout, process.stderr):
             if stream is not None:
                 stream.close()
         return ended
+
+    def _end_life(self) -> None:
+        life, self._life = self._life, None
+        if life is not None:
+            os.close(life)
 
 
 class _Stuck(Exception):
@@ -275,6 +301,45 @@ def _for_everybody(*paths: str | Path) -> bool:
             logger.warning("%s is not for every user, so code runs as the server's own user", real)
             return False
     return True
+
+
+def _claim_user() -> tuple[int, socket.socket]:
+    """A user for one session, and what must stay open as long as it is that session's.
+
+    That is a name of the kernel's, which no other server on this machine can have meanwhile and which ends with us.
+
+    Raises:
+        RuntimeError: All are taken.
+    """
+    for _ in range(USERS):
+        user = FIRST_USER + next(_next_user) % USERS
+        claim = socket.socket(socket.AF_UNIX)
+        try:
+            claim.bind(f"\0openenv-code-user-{user}")
+        except OSError:
+            claim.close()
+        else:
+            return user, claim
+    raise RuntimeError(f"all {USERS} users for code are taken on this machine")
+
+
+def _kill_all_in(folder: str) -> None:
+    """Kill what the code left behind outside its group, known by the environment that it began with."""
+    mark = b"\0TMPDIR=%s\0" % os.fsencode(folder)
+    for _ in range(100):  # what forks while this reads is found the next time
+        found = [pid for pid in map(int, filter(str.isdigit, os.listdir("/proc"))) if mark in _variables(pid)]
+        for pid in found:
+            with contextlib.suppress(ProcessLookupError, PermissionError):
+                os.kill(pid, signal.SIGKILL)
+        if not found:
+            return
+
+
+def _variables(pid: int) -> bytes:
+    try:
+        return b"\0%s\0" % Path(f"/proc/{pid}/environ").read_bytes()
+    except OSError:
+        return b""
 
 
 def _kill_all_of(user: int) -> None:
