@@ -267,7 +267,7 @@ def _explain(last: BaseException | str, port: int) -> tuple[str, str]:
     if isinstance(last, ConnectionRefusedError):
         return (
             "ConnectionRefusedError",
-            f"nothing listens: does the server bind 0.0.0.0:{port}? or raise timeouts.ready",
+            f"nothing listens: does the server bind 0.0.0.0:{port}, or $PORT where set? else raise timeouts.ready",
         )
     if isinstance(last, ssl.SSLError):
         return f"{type(last).__name__} ({last})", "the certificate is not accepted: check SSL_CERT_FILE and proxies"
