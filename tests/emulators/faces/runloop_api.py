@@ -74,6 +74,9 @@ class RunloopFace(Face):
         bodies: Bodies of creates, in order.
         lists: Queries of listings of devboxes, in order.
         boots: Statuses that the next devboxes take instead of running, once each.
+        hold_s: The longest that a question for a status is held.
+        on_list: Called with the status of each listing, before it is answered.
+        requests, paths: Ids of requests to create, and paths of all requests, in order.
     """
 
     def __init__(self, engine: Engine) -> None:
@@ -85,6 +88,10 @@ class RunloopFace(Face):
         self.bodies: list[dict[str, Any]] = []
         self.lists: list[dict[str, str]] = []
         self.boots: list[str] = []
+        self.hold_s = HOLD_S
+        self.on_list: Callable[[str], None] = lambda status: None
+        self.requests: list[str] = []
+        self.paths: list[str] = []
         self.commands, self.blueprints = Commands(self), Blueprints(self)
         one = "/v1/devboxes/{id}"
         routes = [
@@ -111,6 +118,7 @@ class RunloopFace(Face):
     def guard(self, handler: Callable[[Request], Awaitable[Response]]) -> Callable[[Request], Awaitable[Response]]:
         async def guarded(request: Request) -> Response:
             self.base = f"{request.url.scheme}://{request.headers['host']}"
+            self.paths.append(request.url.path)
             try:
                 if request.headers.get("authorization") != f"Bearer {KEY}":
                     raise Problem(401, "Invalid API key")
@@ -152,6 +160,7 @@ class RunloopFace(Face):
     async def create(self, request: Request) -> Response:
         asked = await self.body(request, shapes.CreateDevbox)
         self.bodies.append(json.loads(await request.body()))
+        self.requests.append(request.headers.get("x-request-id", ""))
         await self.engine.hook("create", "before", labels=asked.metadata)
         launch = asked.launch_parameters
         if launch.network_policy_id is not None and launch.network_policy_id not in self.policies:
@@ -178,6 +187,7 @@ class RunloopFace(Face):
     async def list(self, request: Request) -> Response:
         query = self.paging(request, "status")
         self.lists.append(query)
+        self.on_list(query.get("status", ""))
         # Nothing in a request says what is looked for: by key and for gc are one call here, and one request for each
         # status. A listing is one that has something to list.
         await self.engine.hook("find", "before")
@@ -219,11 +229,12 @@ class RunloopFace(Face):
 
     async def wait(self, request: Request) -> Response:
         asked, devbox = await self.body(request, shapes.Wait), self.find(request.path_params["id"])
+        await self.engine.hook("wait", "before")
         if devbox.status == "provisioning":
             devbox.status = self.boots.pop(0) if self.boots else "running"
         if self.status(devbox) not in asked.statuses:
             with contextlib.suppress(asyncio.TimeoutError):
-                await asyncio.wait_for(devbox.box.gone.wait(), min(asked.timeout_seconds or HOLD_S, HOLD_S))
+                await asyncio.wait_for(devbox.box.gone.wait(), min(asked.timeout_seconds or HOLD_S, self.hold_s))
             if self.status(devbox) not in asked.statuses:
                 raise Problem(408, "Timed out waiting for the status")
         return self.told(devbox)

@@ -131,9 +131,11 @@ class Commands:
         from tests.emulators.faces.runloop_api import Problem
 
         asked, execution = await self.face.body(request, shapes.Wait), self.execution(request)
+        await self.face.engine.hook("wait", "before")
+        hold = min(asked.timeout_seconds or EXEC_HOLD_S, EXEC_HOLD_S, self.face.hold_s)
         if asked.statuses == ["completed"]:
             with contextlib.suppress(asyncio.TimeoutError):
-                await asyncio.wait_for(execution.done.wait(), min(asked.timeout_seconds or EXEC_HOLD_S, EXEC_HOLD_S))
+                await asyncio.wait_for(execution.done.wait(), hold)
         self.face.running(request.path_params["id"])
         if ("completed" if execution.done.is_set() else "running") not in asked.statuses:
             raise Problem(408, "Timed out waiting for the status")
