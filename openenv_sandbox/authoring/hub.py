@@ -120,9 +120,9 @@ def push(folder: Path, wish: Push, *, on_log: Callable[[str], None] = lambda lin
 async def _staged_push(
     hub: Hub, parsed: Any, repo_id: str, there: Sequence[str] | None, wish: Push, on_log: Callable[[str], None]
 ) -> Pushed:
-    from openenv_sandbox import _manifest, _staged
+    from openenv_sandbox import _manifest, staging
 
-    async with _staged.staged(parsed, base_image=wish.base_image or "") as context:
+    async with staging.staged(parsed, base_image=wish.base_image or "") as context:
         await asyncio.to_thread(
             _dress, context.folder, context.dockerfile, _manifest.load(Path(parsed.path)), wish.interface
         )

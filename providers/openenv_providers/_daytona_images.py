@@ -6,18 +6,17 @@ import asyncio
 import contextlib
 import hashlib
 import json
-import tarfile
 import tempfile
 import time
 from typing import TYPE_CHECKING, Any
 
 from openenv_providers import _daytona_convert as convert
 from openenv_providers._daytona_api import translate
-from openenv_sandbox._staged import staged
 from openenv_sandbox.errors import BuildError, ImageError, OpenEnvError, ProviderError, SandboxGone
 from openenv_sandbox.image import resolve_config
 from openenv_sandbox.lifecycle import daemon_call
 from openenv_sandbox.provider import Prepared
+from openenv_sandbox.staging import staged, write_tar
 
 if TYPE_CHECKING:
     from pathlib import Path
@@ -224,16 +223,9 @@ def _put(access: Any, key: str, folder: Path) -> None:
         obstore.head(store, key)
     except FileNotFoundError:
         with tempfile.TemporaryFile(prefix="openenv-context-") as file:
-            with tarfile.open(fileobj=file, mode="w") as tar:
-                tar.add(folder, arcname=".", filter=_anonymous)
+            write_tar(folder, file)
             file.seek(0)
             obstore.put(store, key, file)
-
-
-def _anonymous(info: tarfile.TarInfo) -> tarfile.TarInfo:
-    info.uid = info.gid = 0
-    info.uname = info.gname = ""
-    return info
 
 
 async def ours(api: Api) -> list[Prepared]:

@@ -114,7 +114,7 @@ class Templates:
         if image.kind == "ref":
             return _Recipe(image.name, self._name(spec, image, key), config)
         from openenv_providers import _e2b_dockerfile
-        from openenv_sandbox._staged import staged
+        from openenv_sandbox.staging import staged
 
         context = await stack.enter_async_context(staged(image, keep_openenv=self.options.keep_openenv))
         # Applied already, and one that leaves everything out would leave out what was added.

@@ -96,7 +96,7 @@ class Images:
         """
         import modal
 
-        from openenv_sandbox._staged import staged
+        from openenv_sandbox.staging import staged
 
         async with staged(image, keep_openenv=keep) as context:
             several = await asyncio.to_thread(_looked_at, context.dockerfile)

@@ -6,7 +6,7 @@ from typing import TYPE_CHECKING
 
 import pytest
 
-from openenv_sandbox._staged import INSTALL_DIR, staged
+from openenv_sandbox.staging import INSTALL_DIR, staged
 from openenv_sandbox.errors import ImageError
 from openenv_sandbox.image import parse
 
