@@ -294,6 +294,7 @@ PROBES: dict[str, Callable[[], Any]] = {
     "README_FILENAME": lambda: of("harness.collect", "README_FILENAME") == "README.md",
     "build_dataset_readme": lambda: "results.jsonl" in of("harness.collect", "build_dataset_readme")(Path("/nowhere")),
     "push_to_hf_hub": lambda: raises(ValueError, lambda: of("harness.collect", "push_to_hf_hub")("/nowhere", "bare")),
+    "InspectAIHarness": lambda: raises(ValueError, lambda: of("evals", "InspectAIHarness")().run("1", {}, "d", {})),
     "EvalConfig": lambda: raises(ValidationError, of("evals", "EvalConfig")),
     "EvalHarness": lambda: raises(TypeError, of("evals", "EvalHarness")),
     "EvalResult": lambda: raises(ValidationError, lambda: of("evals", "EvalResult")(config=None, scores={})),
