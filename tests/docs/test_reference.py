@@ -13,6 +13,7 @@ import pytest
 
 import openenv_sandbox
 from openenv_sandbox import errors
+from openenv_sandbox.cli import older
 from openenv_sandbox.cli.main import VERBS
 
 ROOT = Path(__file__).parents[2]
@@ -62,3 +63,10 @@ def test_every_error_is_in_the_tree_with_its_remedy() -> None:
     families = {cls.__bases__[0].__name__ for cls in classes.values()} - {"ExecError"}
     assert set(classes) - families - rows == set()
     assert rows <= set(classes)
+
+
+def test_every_older_verb_and_flag_is_on_the_page_of_the_migration() -> None:
+    page = (DOCS / "migration.md").read_text(encoding="utf-8")
+    assert [verb for verb in older.VERBS if f"`openenv {verb}`" not in page] == []
+    flags = [flag.split("/") for flags in older.FLAGS.values() for flag in flags]
+    assert [spelt for spelt in flags if not any(f"`{flag}`" in page or f" {flag}`" in page for flag in spelt)] == []
