@@ -9,7 +9,7 @@ import tarfile
 from typing import TYPE_CHECKING, Any
 
 from openenv_providers._runloop_api import missing
-from openenv_providers._runloop_devboxes import ROOT
+from openenv_providers._runloop_devboxes import BLUEPRINT, ROOT
 from openenv_sandbox._staged import staged
 from openenv_sandbox.errors import BuildError, ImageError
 from openenv_sandbox.provider import Prepared
@@ -38,9 +38,9 @@ class Blueprints:
     async def prepare(self, spec: SandboxSpec, image: Image, on_log: LogSink) -> Prepared:
         """A blueprint of ``image``: one that exists, one that somebody is building, or a new one."""
         if image.kind == "snapshot":
-            return Prepared(f"snapshot:{image.name.rpartition(':')[2]}", image.config)
+            return Prepared(image.name, image.config)
         if image.kind == "template":
-            return Prepared(await self._named(image.name), image.config)
+            return Prepared(f"{BLUEPRINT}{await self._named(image.name.removeprefix(BLUEPRINT))}", image.config)
         if image.kind == "ref":
             text = f"FROM {image.name}\n"
             return await self._ensure(spec, image, text, None, (text, image.digest or ""), on_log)
@@ -70,7 +70,7 @@ class Blueprints:
                 hint="is the name right, and can everybody pull it? It takes no login of a registry",
             ) from error
         labels = dict(view.metadata or {})
-        return Prepared(view.id, image.config, image.digest, True, labels, view.create_time_ms / 1000)
+        return Prepared(f"{BLUEPRINT}{view.id}", image.config, image.digest, True, labels, view.create_time_ms / 1000)
 
     async def _existing(self, name: str) -> Any:
         """The newest blueprint of that name that is built or being built."""
@@ -102,7 +102,7 @@ class Blueprints:
         try:
             done = await self._complete(made, on_log)
         except BuildError:
-            await drop(self.api, made.id)
+            await drop(self.api, f"{BLUEPRINT}{made.id}")
             await self._forget(context)
             raise
         await self._forget(context)
@@ -171,8 +171,8 @@ async def ours(api: Api) -> list[Prepared]:
         "listing snapshots",
         lambda client: client.devboxes.disk_snapshots.list(limit=_PAGE, include_total_count=False),
     )
-    found = [(b.id, b) for b in blueprints if b.name.startswith(PREFIX) and b.state == "created"]
-    found += [(f"snapshot:{s.id}", s) for s in snapshots if "oe-install" in s.metadata]
+    found = [(f"{BLUEPRINT}{b.id}", b) for b in blueprints if b.name.startswith(PREFIX) and b.state == "created"]
+    found += [(s.id, s) for s in snapshots if "oe-install" in s.metadata]
     return [
         Prepared(ref, owned=True, labels=dict(view.metadata or {}), created_at=view.create_time_ms / 1000)
         for ref, view in found
@@ -181,10 +181,12 @@ async def ours(api: Api) -> list[Prepared]:
 
 async def drop(api: Api, ref: str) -> None:
     """Remove a blueprint or a snapshot; one that is gone is removed."""
-    kind, _, name = ref.rpartition(":")
 
     async def remove(client: Any) -> None:
-        await (client.devboxes.disk_snapshots if kind == "snapshot" else client.blueprints).delete(name)
+        if ref.startswith(BLUEPRINT):
+            await client.blueprints.delete(ref.removeprefix(BLUEPRINT))
+        else:
+            await client.devboxes.disk_snapshots.delete(ref)
 
     with missing():
         await api.call(f"removing {ref}", remove)

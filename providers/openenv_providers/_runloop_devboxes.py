@@ -18,6 +18,9 @@ if TYPE_CHECKING:
     from openenv_sandbox.spec import NetworkPolicy, SandboxSpec
 
 KEY = "oe-key"
+BLUEPRINT = "blueprint:"
+"""Before the id of a blueprint in `Prepared.ref`, which else is a snapshot's: their ids tell nothing."""
+
 # In the order of a devbox's life, and "running" again, so that none moves past the question.
 ASKED = ("scheduled", "queued", "provisioning", "initializing", "running", "suspending", "suspended", "resuming")
 BOOTING = ("scheduled", "queued", "provisioning", "initializing")
@@ -95,7 +98,8 @@ def fitted(spec: SandboxSpec) -> SandboxSpec:
 
 def request(prepared: Prepared, spec: SandboxSpec, key: str, architecture: str, policy: str | None) -> dict[str, Any]:
     """The body of a create."""
-    kind, _, name = prepared.ref.rpartition(":")
+    name = prepared.ref.removeprefix(BLUEPRINT)
+    source = {"snapshot_id" if name == prepared.ref else "blueprint_id": name}
     sizes = spec.resources
     launch: dict[str, Any] = {
         "architecture": architecture,
@@ -112,7 +116,7 @@ def request(prepared: Prepared, spec: SandboxSpec, key: str, architecture: str, 
         launch["network_policy_id"] = policy
     public = all(port.visibility == "public" for port in spec.all_ports)
     return {
-        "snapshot_id" if kind == "snapshot" else "blueprint_id": name,
+        **source,
         "name": key,
         "metadata": {**spec.labels, KEY: key},
         "environment_variables": dict(spec.env),

@@ -3,12 +3,14 @@
 from __future__ import annotations
 
 import asyncio
+import contextlib
 import io
 import shlex
 from typing import TYPE_CHECKING, Any
 from urllib.parse import urlsplit
 
 from openenv_providers._runloop_api import ENDED
+from openenv_providers._runloop_blueprints import drop
 from openenv_providers._runloop_devboxes import info
 from openenv_sandbox.endpoint import Endpoint
 from openenv_sandbox.errors import EndpointError, FileError, OpenEnvError, ProviderError, SandboxGone
@@ -18,7 +20,7 @@ if TYPE_CHECKING:
     from collections.abc import AsyncIterator, Awaitable, Callable, Mapping, Sequence
 
     from openenv_providers._runloop_devboxes import Devboxes
-    from openenv_sandbox.provider import OutputSink
+    from openenv_sandbox.provider import ImageConfig, OutputSink
 
 TOKEN_HEADER = "X-Runloop-Tunnel-Authorization"
 _POLL_S = 1.0
@@ -27,14 +29,18 @@ _POLL_S = 1.0
 class RunloopSandbox(Sandbox):
     """A devbox that runs."""
 
-    def __init__(self, devboxes: Devboxes, view: Any, domain: str, gateway: str | None) -> None:
+    def __init__(
+        self, devboxes: Devboxes, view: Any, domain: str, gateway: str | None, config: ImageConfig | None
+    ) -> None:
         self._devboxes, self._api = devboxes, devboxes.api
-        self._domain, self._gateway = domain, gateway
+        self._domain, self._gateway, self._config = domain, gateway, config
         self.info = info(self._api.scope, view)
 
     async def _call(self, what: str, fn: Callable[[Any], Awaitable[Any]], *, started: bool = False) -> Any:
         try:
-            return await self._api.call(what, fn, ref=self.ref, started=started)
+            if started:
+                return await self._api.call(what, fn, ref=self.ref, started=True)
+            return await self._api.patient(what, fn, ref=self.ref)
         except OpenEnvError as error:
             raise await self._devboxes.gone_or(error, self.ref) from error
 
@@ -122,23 +128,28 @@ class RunloopSandbox(Sandbox):
                 return Exit(None)
 
     async def snapshot(self) -> Prepared:
-        """Of the disk."""
+        """Of the disk, with what commands have written until now."""
+        with contextlib.suppress(OpenEnvError):
+            await self.exec_raw(["sync"], env={}, cwd=None, user=None, stdin=None, on_output=lambda name, data: None)
         labels = {name: text for name, text in self.info.labels.items() if name == "oe-install"}
         made = await self._call(
             "taking a snapshot",
             lambda client: client.devboxes.snapshot_disk_async(self.ref.id, name="openenv", metadata=labels),
             started=True,
         )
+        taken = Prepared(made.id, self._config, None, True, labels, made.create_time_ms / 1000)
+        pause = 0.05
         while True:
-            state = await self._call(
+            state = await self._api.patient(
                 "looking at the snapshot", lambda client: client.devboxes.disk_snapshots.query_status(made.id)
             )
+            if state.status == "complete":
+                return taken
             if state.status != "in_progress":
-                break
-            await asyncio.sleep(_POLL_S)
-        if state.status != "complete":
-            raise ProviderError(f"taking a snapshot: {state.error_message or state.status}", ref=self.ref)
-        return Prepared(f"snapshot:{made.id}", owned=True, labels=labels, created_at=made.create_time_ms / 1000)
+                await drop(self._api, taken.ref)
+                raise ProviderError(f"taking a snapshot: {state.error_message or state.status}", ref=self.ref)
+            await asyncio.sleep(pause)
+            pause = min(pause * 1.5, _POLL_S)
 
     async def delete(self) -> None:
         """As the provider does."""

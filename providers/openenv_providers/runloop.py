@@ -23,7 +23,7 @@ from openenv_sandbox.provider import Prepared, Sandbox, SandboxInfo, SandboxProv
 if TYPE_CHECKING:
     from collections.abc import AsyncIterator, Mapping, Sequence
 
-    from openenv_sandbox.provider import Image, LogSink
+    from openenv_sandbox.provider import Image, ImageConfig, LogSink
     from openenv_sandbox.spec import SandboxSpec
 
 ATTACH_S = 300.0
@@ -129,12 +129,13 @@ class RunloopProvider(SandboxProvider):
 
     async def create(self, prepared: Prepared, spec: SandboxSpec, *, key: str) -> Sandbox:
         """Create and wait until it runs."""
-        return self._sandbox(await self.devboxes.create(prepared, spec, key, self.options.architecture))
+        view = await self.devboxes.create(prepared, spec, key, self.options.architecture)
+        return self._sandbox(view, prepared.image)
 
-    def _sandbox(self, view: Any) -> Sandbox:
+    def _sandbox(self, view: Any, config: ImageConfig | None = None) -> Sandbox:
         from openenv_providers._runloop_sandbox import RunloopSandbox
 
-        return RunloopSandbox(self.devboxes, view, self.domain, self.options.gateway)
+        return RunloopSandbox(self.devboxes, view, self.domain, self.options.gateway, config)
 
     async def find(self, key: str) -> Sequence[SandboxRef]:
         """By the label, among all that live."""

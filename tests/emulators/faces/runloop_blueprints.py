@@ -159,6 +159,7 @@ class Blueprints:
         return self.face.rows("blueprints", sdk.BlueprintListView, [self.view(b) for b in rows], query)
 
     async def get(self, request: Request) -> Response:
+        await self.face.engine.hook("look", "before")
         return self.told(self.named(request))
 
     async def logs(self, request: Request) -> Response:

@@ -52,6 +52,7 @@ class Commands:
     Attributes:
         run: Command lines, in order.
         snapshots: Of disks, by id.
+        fails: Why snapshots fail, if they do.
     """
 
     def __init__(self, face: RunloopFace) -> None:
@@ -59,6 +60,7 @@ class Commands:
         self.run: list[str] = []
         self.executions: dict[str, Execution] = {}
         self.snapshots: dict[str, dict[str, Any]] = {}
+        self.fails: str | None = None
 
     def routes(self) -> list[tuple[str, str, Any]]:
         one, execution = "/v1/devboxes/{id}", "/v1/devboxes/{id}/executions/{execution}"
@@ -181,12 +183,12 @@ class Commands:
     async def upload(self, request: Request) -> Response:
         from tests.emulators.faces.runloop_api import Problem
 
-        devbox = self.face.running(request.path_params["id"])
         async with request.form() as form:
             file, path = form.get("file"), form.get("path")
             if set(form) != {"file", "path"} or file is None or isinstance(file, str) or not isinstance(path, str):
                 raise Problem(400, "path and file are required")
             data = await file.read()
+        devbox = self.face.running(request.path_params["id"])
         target = path if path.startswith("/") else f"/tmp/{path}"
         try:
             await devbox.box.write(target, data, user=self.user(devbox.asked))
@@ -219,11 +221,10 @@ class Commands:
     async def take(self, id: str, box: Box) -> None:
         await asyncio.sleep(0.1)
         record = self.snapshots[id]
-        try:
-            record["image"] = await self.face.engine.snapshot(box, f"runloop/{id}")
-        except Exception as error:
-            record |= {"status": "error", "error": str(error)}
+        if self.fails is not None:
+            record |= {"status": "error", "error": self.fails}
         else:
+            record["image"] = await self.face.engine.snapshot(box, f"runloop/{id}")
             record["status"] = "complete"
 
     def named(self, request: Request) -> dict[str, Any]:
