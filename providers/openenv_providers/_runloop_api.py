@@ -137,7 +137,7 @@ class Api:
         # (one for each devbox) would take the places of others. Core repeats what may be repeated.
         limits = httpx.Limits(max_connections=None, max_keepalive_connections=20)
         http = httpx.AsyncClient(base_url=self.base_url, limits=limits, timeout=httpx.Timeout(30.0, connect=5.0))
-        return AsyncRunloop(bearer_token=self._key, base_url=self.base_url, max_retries=0, http_client=http)
+        return AsyncRunloop(bearer_token=self._key or None, base_url=self.base_url, max_retries=0, http_client=http)
 
     @contextlib.asynccontextmanager
     async def session(self) -> AsyncIterator[Any]:
