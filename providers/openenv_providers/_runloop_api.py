@@ -90,8 +90,6 @@ def _unanswered(error: Exception, what: str, lost: Outcome, where: dict[str, Any
     if isinstance(error, ValueError):  # json or pydantic
         text = f"{what}: the answer does not fit this SDK ({name})"
         return ProviderError(text, outcome=lost, hint="pip install -U runloop-api-client", **where)
-    if type(error).__name__ == "RunloopError":
-        return ProviderUnavailable(f"{what}: {error}", hint="export RUNLOOP_API_KEY=…", **where)
     outcome: Outcome = "failed" if name in ("ConnectError", "ConnectTimeout") else lost
     text = f"{what}: the API cannot be reached, or did not answer ({name})"
     return ProviderUnavailable(text, retryable=True, outcome=outcome, hint="see https://status.runloop.ai", **where)
@@ -137,7 +135,7 @@ class Api:
         # (one for each devbox) would take the places of others. Core repeats what may be repeated.
         limits = httpx.Limits(max_connections=None, max_keepalive_connections=20)
         http = httpx.AsyncClient(base_url=self.base_url, limits=limits, timeout=httpx.Timeout(30.0, connect=5.0))
-        return AsyncRunloop(bearer_token=self._key or None, base_url=self.base_url, max_retries=0, http_client=http)
+        return AsyncRunloop(bearer_token=self._key, base_url=self.base_url, max_retries=0, http_client=http)
 
     @contextlib.asynccontextmanager
     async def session(self) -> AsyncIterator[Any]:
@@ -145,6 +143,8 @@ class Api:
 
         What still has to be done after `aclose` has a client of its own, which ends with it.
         """
+        if not self._key:
+            raise ProviderUnavailable("RUNLOOP_API_KEY not set", provider="runloop", hint="export RUNLOOP_API_KEY=…")
         loop = asyncio.get_running_loop()
         if loop in self._closed:
             client = await asyncio.to_thread(self._client)
