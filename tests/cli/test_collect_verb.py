@@ -128,6 +128,19 @@ def test_a_family_without_a_model(here: Path, url: str) -> None:
     assert (lines(here / "short")[0]["done"], lines(here / "short")[0]["metrics"]["turns"]) == (False, 1)
 
 
+def test_an_environment_of_ours(here: Path) -> None:
+    """Installed, with its own policy: a little more in every turn, and the reward of the last.
+
+    Mutation: ignore the policy of the factory's module
+    """
+    with served_app("echo_env.server.app:app", PACKAGES.parents[2] / "envs") as url:
+        done = run(here, "echo:echo_message", "--base-url", url, "-o", "out", "-n", "2", "--max-turns", "3")
+    assert done.returncode == 0, done.stderr
+    assert [line["reward"] for line in lines(here / "out")] == [0.6, 0.6]
+    last = lines(here / "out")[0]["tool_trace"][-1]
+    assert (last["arguments"], last["result"]["data"]["result"]) == ({"message": "hahaha"}, "hahaha")
+
+
 @pytest.mark.parametrize("provider", ["openai", "anthropic"])
 def test_a_model(here: Path, url: str, llm: Llm, provider: str) -> None:
     """The model is asked in its own language, with the tools, the sampling and the system prompt; its key stays secret.
