@@ -8,28 +8,26 @@ a timer of 60 s where ours applies, and imports OpenTelemetry. The generated cli
 from __future__ import annotations
 
 import asyncio
-import contextlib
 import json
 import mimetypes
-import weakref
+from functools import partial
 from typing import TYPE_CHECKING, Any, TypeVar
 
+from openenv_sandbox import backend_kit
+from openenv_sandbox.backend_kit import Row
 from openenv_sandbox.errors import (
     AuthError,
     CapabilityError,
     OpenEnvError,
-    ProviderError,
     ProviderUnavailable,
     QuotaExceeded,
     RateLimited,
     SandboxGone,
 )
-from openenv_sandbox.retry import retry_after, throttled
 
 if TYPE_CHECKING:
-    from collections.abc import AsyncIterator, Awaitable, Callable, Mapping
+    from collections.abc import Awaitable, Callable, Mapping
 
-    from openenv_sandbox.errors import Outcome
     from openenv_sandbox.provider import SandboxRef
 
 T = TypeVar("T")
@@ -46,20 +44,14 @@ SDK = (
 """What the constructor imports; named down to the module, since the packages import their parts on first use."""
 
 LIMITS = "https://app.daytona.io/dashboard/limits"
-NEVER_SENT = ("ClientConnectorError", "ClientConnectorDNSError", "ClientConnectorCertificateError", "InvalidURL")
-
-# status -> (error, retryable, hint). 5xx and the lack of a status are below: whether they had an effect depends on what
-# was asked. Account limits come as 403 with a text, which `throttled` knows.
-TABLE: Mapping[int, tuple[type[OpenEnvError], bool, str]] = {
-    401: (AuthError, False, "is DAYTONA_API_KEY right, and of this DAYTONA_API_URL?"),
-    402: (QuotaExceeded, False, "the account has no credit left"),
-    403: (AuthError, False, "the key lacks a permission; see its scopes in the dashboard"),
-    404: (SandboxGone, False, ""),
-    408: (ProviderUnavailable, True, ""),
-    409: (ProviderError, True, "it is changing its state; the same call succeeds once that has ended"),
-    410: (SandboxGone, False, ""),
-    429: (RateLimited, True, ""),
-    503: (ProviderUnavailable, True, "see https://status.app.daytona.io"),
+# Account limits come as 403 with a text, which the shared table knows.
+TABLE: Mapping[int, Row] = {
+    401: Row(AuthError, hint="is DAYTONA_API_KEY right, and of this DAYTONA_API_URL?"),
+    402: Row(QuotaExceeded, hint="the account has no credit left"),
+    403: Row(AuthError, hint="the key lacks a permission; see its scopes in the dashboard"),
+    404: Row(SandboxGone),
+    410: Row(SandboxGone),
+    503: Row(ProviderUnavailable, True, "see https://status.app.daytona.io", "failed"),
 }
 
 
@@ -74,40 +66,16 @@ def translate(error: Exception, *, what: str, ref: SandboxRef | None = None, sta
     """
     if isinstance(error, OpenEnvError):
         return error
-    where: dict[str, Any] = {"provider": "daytona", "ref": ref}
-    lost: Outcome = "unknown" if started else "failed"
-    status = getattr(error, "status", None)
-    if not isinstance(status, int) or not 100 <= status <= 599:
-        kind = type(error).__name__
-        if isinstance(error, ValueError):  # pydantic: an answer that the SDK's models do not take
-            text = f"{what}: the answer does not fit this SDK ({kind})"
-            return ProviderError(text, outcome=lost, hint="pip install -U daytona", **where)
-        never = kind in NEVER_SENT
-        silent = isinstance(error, asyncio.TimeoutError)
-        text = f"{what}: the API {'did not answer in time' if silent else 'cannot be reached'} ({kind})"
-        return ProviderUnavailable(text, retryable=True, outcome="failed" if never else lost, **where)
-    text = f"{what}: {message(error)}"
-    limit = throttled(_Said(status, message(error), getattr(error, "headers", None)), provider="daytona")
-    if isinstance(limit, QuotaExceeded) and status != 402:
+    said = message(error)
+    ours = backend_kit.translate(error, provider="daytona", what=what, ref=ref, acted=started, said=said, table=TABLE)
+    if "maximum allowed per sandbox" in said.lower():
+        hint = f"ask for less, or raise the limit: {LIMITS}"
+        return CapabilityError(ours.message, field="resources", hint=hint, provider="daytona", ref=ref)
+    if isinstance(ours, QuotaExceeded) and getattr(error, "status", None) != 402:
         # A limit on what runs at once: the next sandbox that ends lifts it.
-        return RateLimited(text, hint=f"delete what you do not need, or raise the limit: {LIMITS}", **where)
-    if "maximum allowed per sandbox" in text.lower():
-        return CapabilityError(text, field="resources", hint=f"ask for less, or raise the limit: {LIMITS}", **where)
-    if isinstance(limit, RateLimited):
-        return RateLimited(text, retry_after=retry_after(error), **where)
-    if (row := TABLE.get(status)) is not None:
-        cls, retryable, hint = row
-        return cls(text, retryable=retryable, hint=hint or None, **where)
-    server = status >= 500
-    return ProviderError(f"{text} (status {status})", retryable=server, outcome=lost if server else "failed", **where)
-
-
-class _Said(Exception):
-    """An answer without what the SDK writes around it: its headers would be searched for words too."""
-
-    def __init__(self, status: int, text: str, headers: Any) -> None:
-        super().__init__(text)
-        self.status, self.headers = status, headers
+        hint = f"delete what you do not need, or raise the limit: {LIMITS}"
+        return RateLimited(ours.message, hint=hint, provider="daytona", ref=ref)
+    return ours
 
 
 def message(error: Exception) -> str:
@@ -175,29 +143,9 @@ class Api:
 
     def __init__(self, api_url: str, headers: Mapping[str, str], timeout_s: float) -> None:
         self.url, self.timeout_s = api_url.rstrip("/"), float(timeout_s)
-        self._headers = dict(headers)
-        self._clients: weakref.WeakKeyDictionary[asyncio.AbstractEventLoop, asyncio.Future[Clients]]
-        self._clients = weakref.WeakKeyDictionary()
-        self._closed: weakref.WeakSet[asyncio.AbstractEventLoop] = weakref.WeakSet()
-
-    @contextlib.asynccontextmanager
-    async def session(self) -> AsyncIterator[Clients]:
-        """The clients of the running loop, made in a thread: certificates are read from disk.
-
-        What still has to be done after `aclose` (a delete, mostly) has clients of its own, which end with it.
-        """
-        loop = asyncio.get_running_loop()
-        if loop in self._closed:
-            clients = await asyncio.to_thread(Clients, self.url, self._headers)
-            try:
-                yield clients
-            finally:
-                await clients.close()
-            return
-        making = self._clients.get(loop)
-        if making is None:
-            making = self._clients[loop] = asyncio.ensure_future(asyncio.to_thread(Clients, self.url, self._headers))
-        yield await asyncio.shield(making)
+        # Certificates are read from disk.
+        make = partial(asyncio.to_thread, Clients, self.url, dict(headers))
+        self.clients = backend_kit.PerLoop[Clients](make, Clients.close)
 
     async def call(
         self,
@@ -214,15 +162,11 @@ class Api:
             OpenEnvError: What `translate` makes of the SDK's error.
         """
         try:
-            async with self.session() as clients:
+            async with self.clients.use() as clients:
                 return await asyncio.wait_for(fn(clients), timeout or self.timeout_s)
         except Exception as error:
             raise translate(error, what=what, ref=ref, started=started) from error
 
     async def aclose(self) -> None:
         """Close the clients of the running loop."""
-        loop = asyncio.get_running_loop()
-        self._closed.add(loop)
-        making = self._clients.pop(loop, None)
-        if making is not None:
-            await (await making).close()
+        await self.clients.aclose()

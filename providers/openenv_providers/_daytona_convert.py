@@ -2,12 +2,12 @@
 
 from __future__ import annotations
 
-import asyncio
 import math
 import re
-from datetime import datetime
+from functools import partial
 from typing import TYPE_CHECKING, Any
 
+from openenv_sandbox.backend_kit import poll, unix_time
 from openenv_sandbox.errors import CapabilityError, ProviderError, SandboxGone
 from openenv_sandbox.provider import SandboxInfo, SandboxRef, Status
 from openenv_sandbox.spec import Resources
@@ -121,6 +121,11 @@ def snapshot_labels(name: str) -> dict[str, str]:
     return {"oe-install": found["install"]} if found else {}
 
 
+def state(found: Any) -> str:
+    """The vendor's word for what a sandbox is at."""
+    return str(getattr(found.state, "value", ""))
+
+
 def info(scope: str, found: Any) -> SandboxInfo:
     """From a sandbox or a row of a listing."""
     labels = dict(found.labels or {})
@@ -128,10 +133,10 @@ def info(scope: str, found: Any) -> SandboxInfo:
     return SandboxInfo(
         # A fork has its origin's labels, and its own name.
         ref=SandboxRef("daytona", scope, found.id, key if key == found.name else None),
-        status=_STATUS.get(str(getattr(found.state, "value", "")), "unknown"),
+        status=_STATUS.get(state(found), "unknown"),
         labels=labels,
-        created_at=unix(found.created_at),
-        expires_at=unix(found.auto_destroy_at),
+        created_at=unix_time(found.created_at),
+        expires_at=unix_time(found.auto_destroy_at),
         resources=Resources(
             cpus=found.cpu or None,
             memory_mb=found.memory * 1024 or None,
@@ -143,36 +148,24 @@ def info(scope: str, found: Any) -> SandboxInfo:
     )
 
 
-def unix(text: Any) -> float | None:
-    """Unix time of an ISO date; Python 3.10 reads neither ``Z`` nor milliseconds of any length."""
-    found = re.match(r"(\d{4}-\d\d-\d\d)[T ](\d\d:\d\d:\d\d)(\.\d+)?", str(text or ""))
-    if found is None:
-        return None
-    return datetime.fromisoformat(f"{found[1]}T{found[2]}+00:00").timestamp() + float(found[3] or 0)
-
-
 async def delete(api: Api, ref: SandboxRef) -> None:
     """Delete and wait for the end, which the vendor only promises.
 
     Raises:
         ProviderError: It is between two states, which ends; or it does not end.
     """
-    what, loop = "deleting the sandbox", asyncio.get_running_loop()
+    what = "deleting the sandbox"
+    look = partial(api.call, what, lambda clients: clients.sandboxes.get_sandbox(ref.id), ref=ref, started=True)
     try:
         await api.call(what, lambda clients: clients.sandboxes.delete_sandbox(ref.id), ref=ref, started=True)
-        deadline, pause = loop.time() + GONE_S, 0.05
-        while loop.time() < deadline:
-            found = await api.call(what, lambda clients: clients.sandboxes.get_sandbox(ref.id), ref=ref, started=True)
-            if str(getattr(found.state, "value", "")) in ENDED:
-                return
-            await asyncio.sleep(pause)
-            pause = min(pause * 1.5, 1.0)
+        await poll(look, lambda found: state(found) in ENDED, deadline=GONE_S)
     except SandboxGone:
         return
-    raise ProviderError(
-        f"{what}: it still exists {GONE_S:g} s after the delete was accepted",
-        ref=ref,
-        outcome="unknown",
-        retryable=True,
-        hint="openenv gc removes it later",
-    )
+    except TimeoutError:
+        raise ProviderError(
+            f"{what}: it still exists {GONE_S:g} s after the delete was accepted",
+            ref=ref,
+            outcome="unknown",
+            retryable=True,
+            hint="openenv gc removes it later",
+        ) from None

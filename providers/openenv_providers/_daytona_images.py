@@ -169,7 +169,7 @@ async def _follow(api: Api, identifier: str, line: LogSink) -> None:
     """The builder's output, line by line, until it ends; a log that breaks off is no failure of the build."""
     try:
         where = await api.call("asking for the log", lambda c: c.snapshots.get_snapshot_build_logs_url(identifier))
-        async with api.session() as clients:
+        async with api.clients.use() as clients:
             await _lines(clients.main, f"{where.url}?follow=true", line)
     except Exception as error:
         line(f"(the log broke off: {translate(error, what='reading the log').message})")

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-import asyncio
+import contextlib
 import secrets
 import time
 from dataclasses import replace
@@ -10,13 +10,8 @@ from typing import TYPE_CHECKING, Any
 
 from openenv_providers import _daytona_convert as convert
 from openenv_providers._daytona_commands import Commands
-from openenv_sandbox.errors import (
-    CapabilityError,
-    EndpointError,
-    OpenEnvError,
-    ProviderError,
-    SandboxGone,
-)
+from openenv_sandbox.backend_kit import poll
+from openenv_sandbox.errors import CapabilityError, EndpointError, ProviderError, SandboxGone
 from openenv_sandbox.provider import Endpoint, Exit, Prepared, RawResult, Sandbox
 
 if TYPE_CHECKING:
@@ -88,18 +83,9 @@ class DaytonaSandbox(Sandbox):
 
     async def wait_exit(self) -> Exit:
         """Look at the state, ever more rarely: the vendor's events need a connection of their own."""
-        pause = 0.25
-        while True:
-            try:
-                if (await self._look()).status in ("stopped", "failed"):
-                    return Exit(None)
-            except SandboxGone:
-                return Exit(None)
-            except OpenEnvError as error:
-                if not error.retryable:
-                    raise
-            await asyncio.sleep(pause)
-            pause = min(pause * 1.5, 10.0)
+        with contextlib.suppress(SandboxGone):
+            await poll(self._look, lambda info: info.status in ("stopped", "failed"), first=0.25, longest=10.0)
+        return Exit(None)
 
     async def extend(self, lifetime_s: float) -> float:
         """Set the TTL again, in whole minutes, rounded up.
@@ -153,16 +139,16 @@ class DaytonaSandbox(Sandbox):
             self.info = replace(convert.info(self.ref.scope, found), ref=self.ref)
 
     async def _until(self, what: str, wanted: set[str]) -> None:
-        loop = asyncio.get_running_loop()
-        deadline, pause = loop.time() + CHANGE_S, 0.05
-        while (status := (await self._look()).status) not in wanted:
-            if status == "failed":
+        def there(info: SandboxInfo) -> bool:
+            if info.status == "failed":
                 raise ProviderError(f"{what} failed: the sandbox is in an error state", ref=self.ref)
-            if loop.time() > deadline:
-                text = f"{what} did not end within {CHANGE_S:g} s"
-                raise ProviderError(text, ref=self.ref, outcome="unknown", retryable=True)
-            await asyncio.sleep(pause)
-            pause = min(pause * 1.5, 1.0)
+            return info.status in wanted
+
+        try:
+            await poll(self._look, there, deadline=CHANGE_S)
+        except TimeoutError:
+            text = f"{what} did not end within {CHANGE_S:g} s"
+            raise ProviderError(text, ref=self.ref, outcome="unknown", retryable=True) from None
 
     async def delete(self) -> None:
         """Like `DaytonaProvider.delete`."""

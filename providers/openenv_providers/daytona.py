@@ -9,7 +9,6 @@ the organisation; secrets go to the server's command alone.
 from __future__ import annotations
 
 import asyncio
-import hashlib
 import json
 import os
 from dataclasses import replace
@@ -18,6 +17,7 @@ from typing import TYPE_CHECKING, Any, ClassVar
 
 from openenv_providers import _daytona_convert as convert
 from openenv_providers._daytona_api import SDK, Api
+from openenv_sandbox import backend_kit
 from openenv_sandbox.capabilities import Capabilities, ExecCapabilities
 from openenv_sandbox.errors import (
     CapabilityError,
@@ -125,8 +125,7 @@ class DaytonaProvider(SandboxProvider):
 
     def scope(self) -> str:
         """API and organisation; where that is not said, a fingerprint of the key, which belongs to one."""
-        account = self._org or hashlib.sha256(self._token.encode()).hexdigest()[:12]
-        return f"{self.api.url} {account}"
+        return f"{self.api.url} {self._org or backend_kit.digest(self._token)}"
 
     def fit(self, spec: SandboxSpec, image: Image) -> SandboxSpec:
         """Whole cores and GiB; sizes of a snapshot are its own."""
@@ -175,7 +174,7 @@ class DaytonaProvider(SandboxProvider):
         self._need_credentials()
         what = f"creating a sandbox from {prepared.ref}"
         patience = spec.timeouts.create
-        deadline = asyncio.get_running_loop().time() + patience
+        end = asyncio.get_running_loop().time() + patience
         request = convert.body(prepared, spec, key, self._target)
         try:
             made = await self.api.call(
@@ -187,39 +186,28 @@ class DaytonaProvider(SandboxProvider):
             if getattr(error.__cause__, "status", None) != 409 or (there := await self._named(key)) is None:
                 raise
             made = there
-        ref, pause = SandboxRef(self.name, self.scope(), made.id, key), 0.05
+        ref = SandboxRef(self.name, self.scope(), made.id, key)
+
+        def started(found: Any) -> bool:
+            status = convert.info(self.scope(), found).status
+            if status in ("failed", "stopped"):
+                text = f"{what}: it ended as {found.state.value}: {found.error_reason or 'no reason given'}"
+                raise ProviderError(text, ref=ref, retryable=True)
+            return status == "running"
+
+        look = partial(self.api.call, what, lambda clients: clients.sandboxes.get_sandbox(ref.id), ref=ref)
         try:
-            while (status := convert.info(self.scope(), made).status) != "running":
-                if status in ("failed", "stopped"):
-                    text = f"{what}: it ended as {made.state.value}: {made.error_reason or 'no reason given'}"
-                    raise ProviderError(text, ref=ref, retryable=True)
-                if asyncio.get_running_loop().time() > deadline:
-                    raise CreateTimeout(f"{what}: it did not start within {patience:g} s", ref=ref)
-                await asyncio.sleep(pause)
-                pause = min(pause * 1.5, 1.0)
-                made = await self._again(what, ref) or made
-        except OpenEnvError as error:
-            await self._undo(ref, error)
+            if not started(made):
+                left = max(0.0, end - asyncio.get_running_loop().time())
+                made = await backend_kit.poll(look, started, deadline=left)
+        except TimeoutError:
+            late = CreateTimeout(f"{what}: it did not start within {patience:g} s", ref=ref)
+            await backend_kit.undo(self.delete(ref), late)
+            raise late from None
+        except OpenEnvError as failure:
+            await backend_kit.undo(self.delete(ref), failure)
             raise
         return self._sandbox(made, prepared)
-
-    async def _again(self, what: str, ref: SandboxRef) -> Any:
-        """What the vendor says now; None when a look fails that may succeed later."""
-        try:
-            return await self.api.call(what, lambda clients: clients.sandboxes.get_sandbox(ref.id), ref=ref)
-        except OpenEnvError as error:
-            if not error.retryable:
-                raise
-            return None
-
-    async def _undo(self, ref: SandboxRef, error: OpenEnvError) -> None:
-        """Remove what did not start."""
-        try:
-            await self.delete(ref)
-            error.outcome = "failed"
-        except OpenEnvError as left:
-            error.outcome = "unknown"
-            error.hint = f"{error.hint or ''} (removing it failed too: {left.message})".strip()
 
     def _sandbox(self, found: Any, prepared: Prepared | None = None) -> DaytonaSandbox:
         from openenv_providers._daytona_sandbox import DaytonaSandbox
@@ -233,7 +221,7 @@ class DaytonaProvider(SandboxProvider):
             found = await self.api.call(f"looking for {key}", lambda clients: clients.sandboxes.get_sandbox(key))
         except SandboxGone:
             return None
-        gone = str(getattr(found.state, "value", "")) in convert.ENDED
+        gone = convert.state(found) in convert.ENDED
         return None if gone or convert.info(self.scope(), found).ref.key != key else found
 
     async def find(self, key: str) -> Sequence[SandboxRef]:
@@ -246,7 +234,7 @@ class DaytonaProvider(SandboxProvider):
         found = await self.api.call(
             "looking at the sandbox", lambda clients: clients.sandboxes.get_sandbox(ref.id), ref=ref
         )
-        if str(getattr(found.state, "value", "")) in convert.ENDED:
+        if convert.state(found) in convert.ENDED:
             raise SandboxGone("the sandbox is gone", ref=ref)
         sandbox = self._sandbox(found)
         sandbox.info = replace(sandbox.info, ref=replace(sandbox.info.ref, key=sandbox.info.ref.key or ref.key))
@@ -260,7 +248,7 @@ class DaytonaProvider(SandboxProvider):
             ask = partial(_page, labels=wanted, cursor=cursor)
             page = await self.api.call("listing sandboxes", ask)
             for row in page.items:
-                gone = str(getattr(row.state, "value", "")) in convert.ENDED
+                gone = convert.state(row) in convert.ENDED
                 if not gone and all(row.labels.get(name) == value for name, value in labels.items()):
                     yield convert.info(self.scope(), row)
             cursor = page.next_cursor

@@ -114,7 +114,7 @@ class Answer(Exception):
         (Answer(422, '{"message": "no"}'), ProviderError, False, "failed"),
         (Answer(429, "", **{"retry-after": "3"}), RateLimited, True, "failed"),
         (Answer(500, "oops"), ProviderError, True, "unknown"),
-        (Answer(502, "oops"), ProviderError, True, "unknown"),
+        (Answer(502, "oops"), ProviderUnavailable, True, "unknown"),
         (Answer(503, "oops"), ProviderUnavailable, True, "failed"),
         (asyncio.TimeoutError(), ProviderUnavailable, True, "unknown"),
         (ConnectionResetError(), ProviderUnavailable, True, "unknown"),
