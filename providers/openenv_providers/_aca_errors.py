@@ -4,6 +4,8 @@ from __future__ import annotations
 
 from typing import TYPE_CHECKING, Any, TypeVar
 
+from openenv_sandbox import backend_kit
+from openenv_sandbox.backend_kit import Row
 from openenv_sandbox.errors import (
     AuthError,
     ConfigError,
@@ -12,7 +14,6 @@ from openenv_sandbox.errors import (
     OpenEnvError,
     ProviderError,
     ProviderUnavailable,
-    QuotaExceeded,
     RateLimited,
     SandboxGone,
 )
@@ -28,16 +29,13 @@ NAME = "aca"
 LOGIN = "az login, the variables of a service principal, or the option credential"
 _ROLE = "it needs the role 'Container Apps SandboxGroup Data Owner' on the group; a fresh one takes minutes to apply"
 
-# status: class, retryable, hint. 5xx and what has no status are below; only those may have had an effect.
-_TABLE: Mapping[int, tuple[type[OpenEnvError], bool, str]] = {
-    400: (ProviderError, False, ""),
-    401: (AuthError, False, f"log in again: {LOGIN}"),
-    402: (QuotaExceeded, False, "raise it at the provider; waiting does not lift it"),
-    403: (AuthError, False, _ROLE),
-    409: (ProviderError, True, "another operation on it is going on"),
-    413: (ProviderError, False, "it is larger than the service takes"),
-    422: (ProviderError, False, ""),
-    429: (RateLimited, True, ""),
+_TABLE: Mapping[int, Row] = {
+    401: Row(AuthError, hint=f"log in again: {LOGIN}"),
+    403: Row(AuthError, hint=_ROLE),
+    409: Row(ProviderError, True, "another operation on it is going on"),
+    413: Row(ProviderError, hint="it is larger than the service takes"),
+    429: Row(RateLimited, True),
+    500: Row(ProviderUnavailable, True),
 }
 _NOT_RUNNING = "SandboxNotRunning"
 
@@ -108,23 +106,8 @@ def translate(
         return _gone(message, ref, gone)
     if status == 409 and code == _NOT_RUNNING:
         return Suspended(message, hint="it is paused: resume it first", **where)
-    return _by_status(error, status, message, unknown, where)
-
-
-def _by_status(error: Exception, status: int, message: str, unknown: Outcome, where: dict[str, Any]) -> OpenEnvError:
-    from openenv_sandbox.retry import retry_after, throttled
-
-    if status != 429 and isinstance(slow := throttled(error, provider=NAME), QuotaExceeded):
-        return QuotaExceeded(message, hint=slow.hint, **where)
-    if status >= 500:
-        wait = retry_after(error)
-        if status == 503 and wait is not None:
-            return RateLimited(message, retry_after=wait, **where)
-        return ProviderUnavailable(message, outcome=unknown, retryable=True, **where)
-    cls, retryable, hint = _TABLE.get(status, (ProviderError, False, ""))
-    if cls is RateLimited:
-        where["retry_after"] = retry_after(error)
-    return cls(message, retryable=retryable, hint=hint or None, **where)
+    said = f"{code}: {text}" if code and code not in text else text
+    return backend_kit.translate(error, what=what, acted=acts, said=said, table=_TABLE, **where)
 
 
 def _gone(message: str, ref: SandboxRef | None, gone: type[OpenEnvError] | None) -> OpenEnvError:

@@ -2,13 +2,12 @@
 
 from __future__ import annotations
 
-import asyncio
 import shlex
-from datetime import datetime, timezone
 from typing import TYPE_CHECKING, Protocol
 
 from openenv_providers import _aca_disks as disks
 from openenv_providers._aca_errors import NAME, Suspended, ours
+from openenv_sandbox.backend_kit import poll, unix_time
 from openenv_sandbox.errors import (
     CapabilityError,
     EndpointError,
@@ -63,19 +62,11 @@ def info(scope: str, box: Box) -> SandboxInfo:
         ref=SandboxRef(NAME, scope, box.id, key),
         status=box.status,
         labels=box.labels,
-        created_at=_time(box.created_at),
+        created_at=unix_time(box.created_at),
         resources=Resources(cpus=box.cpus, memory_mb=box.memory_mb, disk_mb=box.disk_mb),
         isolation="vm",
         image=box.disk,
     )
-
-
-def _time(text: str | None) -> float | None:
-    """It writes more digits than Python 3.10 reads."""
-    try:
-        return datetime.fromisoformat((text or "")[:19]).replace(tzinfo=timezone.utc).timestamp()
-    except ValueError:
-        return None
 
 
 def _refused(error: ProviderError) -> bool:
@@ -145,16 +136,17 @@ class AcaSandbox(Sandbox):
 
     async def wait_exit(self) -> Exit:
         """The end of the sandbox, by looking: the service tells no events."""
-        while True:
+
+        async def look() -> bool:
             try:
-                box = await self._look("looking whether it exists")
-                if box.status in ("failed", "stopped"):
-                    return Exit(None)
+                return (await self._look("looking whether it exists")).status in ("failed", "stopped")
             except SandboxGone:
-                return Exit(None)
+                return True
             except OpenEnvError:
-                pass  # one look that fails is no news of the sandbox
-            await asyncio.sleep(LOOK_S)
+                return False  # one look that fails is no news of the sandbox
+
+        await poll(look, bool, first=LOOK_S, longest=LOOK_S)
+        return Exit(None)
 
     async def keep_alive(self) -> None:
         """A command is use. What was suspended for want of it is woken; what somebody paused is left alone."""

@@ -22,6 +22,7 @@ from openenv_providers._aca_errors import NAME, ours
 from openenv_providers._aca_options import AcaOptions, can_log_in
 from openenv_providers._aca_sandbox import KEY, AcaSandbox, info
 from openenv_providers._aca_values import Wish
+from openenv_sandbox.backend_kit import undo
 from openenv_sandbox.capabilities import Capabilities, ExecCapabilities
 from openenv_sandbox.errors import CapabilityError, ImageError, OpenEnvError
 from openenv_sandbox.provider import (
@@ -167,7 +168,10 @@ class AcaProvider(SandboxProvider):
             await ours(self.api.set_life(id, self.options.idle_s, life), "setting its lifetime", ref=made, acts=True)
             return await self.attach(made)
         except OpenEnvError as error:
-            await self._undo(key, made, error)
+            if made is not None:
+                await undo(self.delete(made), error)
+            else:
+                await self._undo(key, error)
             raise
 
     def _wish(self, prepared: Prepared, spec: SandboxSpec, key: str) -> Wish:
@@ -191,16 +195,18 @@ class AcaProvider(SandboxProvider):
             timeout_s=spec.timeouts.create,
         )
 
-    async def _undo(self, key: str, made: SandboxRef | None, error: OpenEnvError) -> None:
+    async def _undo(self, key: str, error: OpenEnvError) -> None:
         """Remove what there is. The request was accepted: not to find it yet does not mean that nothing is there."""
-        try:
-            left = [made] if made is not None else await self.find(key)
-            for ref in left:
+        found: list[SandboxRef] = []
+
+        async def remove() -> None:
+            found.extend(await self.find(key))
+            for ref in found:
                 await self.delete(ref)
-            error.outcome = "failed" if left else "unknown"
-        except OpenEnvError as failure:
+
+        await undo(remove(), error)
+        if not found:
             error.outcome = "unknown"
-            error.hint = f"{error.hint or ''} (removing the sandbox failed too: {failure.message})".strip()
 
     async def find(self, key: str) -> Sequence[SandboxRef]:
         """By label, in any state."""

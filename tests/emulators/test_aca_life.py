@@ -114,7 +114,7 @@ async def test_its_end_cannot_be_set_nor_it_be_removed(stage: Stage) -> None:
     prepared = await provider.prepare(spec, Image("ref", stage.emulated.light), on_log=lambda line: None)
     with pytest.raises(ProviderError) as caught:
         await provider.create(prepared, spec, key="oe-12345678-123456789012")
-    assert "removing the sandbox failed too" in str(caught.value)
+    assert "removing it failed too" in str(caught.value)
     (ref,) = await provider.find("oe-12345678-123456789012")
     await provider.delete(ref)
     await provider.aclose()
