@@ -5,7 +5,8 @@ of them: those drop ``Retry-After``, some (``AuthenticationException``, ``Servic
 not belong to its own base class, and a refusal that is no JSON, as proxies write it, is a bare ``ValueError``.
 
     no request sent    ProviderUnavailable   failed, retryable
-    reply lost, 5xx    ProviderError         unknown, retryable
+    reply lost         ProviderUnavailable   unknown, retryable
+    5xx                ProviderError         unknown, retryable; 502 and 504 ProviderUnavailable
     503                ProviderUnavailable   failed, retryable: the service says that nothing was changed
     401, 403           AuthError             failed
     402                QuotaExceeded         failed
@@ -22,6 +23,7 @@ import json
 import re
 from typing import TYPE_CHECKING, Any
 
+from openenv_sandbox.backend_kit import Row, refusal, translate
 from openenv_sandbox.errors import (
     AuthError,
     CapabilityError,
@@ -34,6 +36,7 @@ from openenv_sandbox.errors import (
     SandboxGone,
 )
 from openenv_sandbox.redact import clean, mask
+from openenv_sandbox.retry import parse_retry_after
 
 if TYPE_CHECKING:
     from collections.abc import Mapping
@@ -43,6 +46,21 @@ if TYPE_CHECKING:
 _CONCURRENT = re.compile(r"maximum number of concurrent|concurrent (sandbox|instance)", re.IGNORECASE)
 _LIFETIME = re.compile(r"timeout", re.IGNORECASE)
 _IN_FLIGHT = re.compile(r"tag .*does not exist|build .*(not|isn't) (ready|finished)|is being built", re.IGNORECASE)
+
+_KEY = "the API key is wrong, or may not do this"
+_TABLE = {
+    401: Row(AuthError, hint=_KEY),
+    402: Row(QuotaExceeded, hint="the account's plan or balance does not allow it"),
+    403: Row(AuthError, hint=_KEY),
+    409: Row(ProviderError),
+    429: Row(RateLimited, True),
+    503: Row(ProviderUnavailable, True, outcome="failed"),
+}
+_FULL = Row(
+    RateLimited,
+    True,
+    "stop sandboxes or raise the account's limit; timeouts.create says how long a place is waited for",
+)
 
 
 class Refused(Exception):
@@ -89,16 +107,8 @@ def from_reply(
     """
     text = said(content)
     message = f"{what}: {status} {text}".rstrip()
+    wait = parse_retry_after({str(name).lower(): str(value) for name, value in headers.items()})
     kw: dict[str, Any] = {"provider": provider, "ref": ref}
-    if status in (401, 403):
-        return AuthError(message, hint="the API key is wrong, or may not do this", **kw)
-    if status == 402:
-        return QuotaExceeded(message, hint="the account's plan or balance does not allow it", **kw)
-    if status == 429:
-        if _CONCURRENT.search(text):
-            hint = "stop sandboxes or raise the account's limit; timeouts.create says how long a place is waited for"
-            return RateLimited(message, retry_after=_retry_after(headers), hint=hint, **kw)
-        return RateLimited(message, retry_after=_retry_after(headers), **kw)
     if status == 404 and template:
         if _IN_FLIGHT.search(text):
             return ProviderError(message, retryable=True, hint="its build is still running", **kw)
@@ -108,11 +118,8 @@ def from_reply(
     if status == 400 and _LIFETIME.search(text):
         hint = "shorten timeouts.lifetime or timeouts.episode, or raise the plan; option max_lifetime_s"
         return CapabilityError(message, field="timeouts.lifetime", hint=hint, **kw)
-    if status == 503:
-        return ProviderUnavailable(message, retryable=True, **kw)
-    if status >= 500:
-        return ProviderError(message, outcome="unknown", retryable=True, **kw)
-    return ProviderError(message, **kw)
+    table = {**_TABLE, 429: _FULL} if _CONCURRENT.search(text) else _TABLE
+    return refusal(status, text, what=what, acted=True, retry_after=wait, table=table, **kw)
 
 
 def from_transport(error: Exception, *, provider: str, what: str, ref: SandboxRef | None, key: str) -> OpenEnvError:
@@ -131,15 +138,7 @@ def from_transport(error: Exception, *, provider: str, what: str, ref: SandboxRe
     name = type(error).__name__
     if name == "AuthenticationException":  # raised before any request: there is no key
         return ProviderUnavailable(f"{what}: no API key", hint=f"export {key}=…", **kw)
-    detail = clean(mask(f"{name}: {error}"))[:300]
-    if isinstance(error, (httpx.ConnectError, httpx.ConnectTimeout, httpx.PoolTimeout)):
-        return ProviderUnavailable(f"{what}: the service cannot be reached ({detail})", retryable=True, **kw)
     if isinstance(error, httpx.HTTPError):
-        return ProviderError(f"{what}: no reply ({detail})", outcome="unknown", retryable=True, **kw)
+        return translate(error, what=what, acted=True, **kw)
+    detail = clean(mask(f"{name}: {error}"))[:300]
     return ProviderError(f"{what}: the reply cannot be read ({detail})", outcome="unknown", retryable=True, **kw)
-
-
-def _retry_after(headers: Any) -> float | None:
-    from openenv_sandbox.retry import parse_retry_after
-
-    return parse_retry_after({str(name).lower(): str(value) for name, value in headers.items()})

@@ -12,6 +12,7 @@ from urllib.parse import urlsplit
 
 from openenv_providers._e2b_process import Follower
 from openenv_providers._e2b_sdk import known
+from openenv_sandbox.backend_kit import poll
 from openenv_sandbox.clock import CLOCK
 from openenv_sandbox.errors import EndpointError, OpenEnvError, SandboxGone
 from openenv_sandbox.provider import Endpoint, Exit, OutputSink, Prepared, RawResult, Sandbox, SandboxInfo
@@ -113,17 +114,9 @@ class CloudSandbox(Sandbox):
 
     async def wait_exit(self) -> Exit:
         """Return when the sandbox is gone. The server's own end is told by the command that runs it."""
-        pause = 0.5
-        while True:
-            try:
-                await self.state()
-            except SandboxGone:
-                return Exit(None)
-            except OpenEnvError as error:
-                if not error.retryable:
-                    raise
-            await asyncio.sleep(pause)
-            pause = min(_LOOK_S, pause * 1.5)
+        with contextlib.suppress(SandboxGone):
+            await poll(self.state, lambda state: False, first=0.5, longest=_LOOK_S)
+        return Exit(None)
 
     async def delete(self) -> None:
         """Delete it."""

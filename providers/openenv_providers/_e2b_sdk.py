@@ -14,10 +14,10 @@ import os
 from abc import ABC, abstractmethod
 from base64 import b64encode
 from dataclasses import dataclass
-from hashlib import sha256
 from typing import TYPE_CHECKING, Any, ClassVar, Literal
 
 from openenv_providers import _e2b_errors as errors
+from openenv_sandbox.backend_kit import digest
 from openenv_sandbox.errors import BrokenExtraError, ConfigError
 
 if TYPE_CHECKING:
@@ -102,7 +102,7 @@ class Sdk(ABC):
     def scope(self) -> str:
         """Where, and by which key: an account's sandboxes are invisible to another's."""
         url = self.options.api_url or os.environ.get(f"{self.prefix}_API_URL") or f"https://api.{self.domain}"
-        return f"{url} {sha256(self.key.encode()).hexdigest()[:8] if self.key else 'no-key'}"
+        return f"{url} {digest(self.key or '')}"
 
     def params(self) -> dict[str, Any]:
         """Keywords of the SDK's ``ConnectionConfig``."""

@@ -6,9 +6,9 @@ from typing import TYPE_CHECKING
 
 import pytest
 
-from openenv_sandbox.staging import INSTALL_DIR, staged
 from openenv_sandbox.errors import ImageError
 from openenv_sandbox.image import parse
+from openenv_sandbox.staging import INSTALL_DIR, staged
 
 if TYPE_CHECKING:
     from pathlib import Path
