@@ -13,7 +13,7 @@ from typing import TYPE_CHECKING
 from openenv_sandbox.errors import ImageError
 
 if TYPE_CHECKING:
-    from collections.abc import Iterator
+    from collections.abc import Iterable, Iterator
 
 # Never part of an environment: they change by merely using the folder, and would make every run a rebuild.
 ALWAYS = ("**/__pycache__", "**/*.pyc", "**/.git", "**/.venv", "**/.pytest_cache", "**/.mypy_cache", "**/.ruff_cache")
@@ -47,10 +47,18 @@ class Ignore:
                 continue
         return cls([])
 
-    def excludes(self, relative: str) -> bool:
-        """Whether ``relative`` (with forward slashes) is left out; a pattern that matches a parent matches it too."""
-        parts = relative.split("/")
-        parents = ["/".join(parts[: n + 1]) for n in range(len(parts))]
+    def excludes(self, relative: str, *, below_kept: bool = False) -> bool:
+        """Whether ``relative`` (with forward slashes) is left out; a pattern that matches a parent matches it too.
+
+        Args:
+            relative: The name.
+            below_kept: Its folder is known not to be left out, which saves looking at its parents.
+        """
+        if below_kept and self.prunes:
+            parents = [relative]
+        else:
+            parts = relative.split("/")
+            parents = ["/".join(parts[: n + 1]) for n in range(len(parts))]
         out = False
         for exclude, pattern in self._rules:
             if exclude != out and any(pattern.match(parent) for parent in parents):
@@ -92,18 +100,28 @@ def _pattern(text: str) -> re.Pattern[str]:
 
 def walk(folder: Path, ignore: Ignore) -> Iterator[tuple[str, Path]]:
     """Every file and symlink that is part of the context, sorted, as (relative name, path). Links are not followed."""
+    # No recursion: how deep it goes is up to whoever wrote the folder.
+    open_folders = [_sorted(folder)]
+    prefix = [""]
+    while open_folders:
+        entry = next(open_folders[-1], None)
+        if entry is None:
+            open_folders.pop()
+            prefix.pop()
+            continue
+        relative = prefix[-1] + entry.name
+        excluded = ignore.excludes(relative, below_kept=True)
+        if entry.is_dir(follow_symlinks=False):
+            if not (excluded and ignore.prunes):
+                open_folders.append(_sorted(entry.path))
+                prefix.append(relative + "/")
+        elif not excluded and (entry.is_symlink() or entry.is_file(follow_symlinks=False)):
+            yield relative, Path(entry.path)
 
-    def enter(current: Path, prefix: str) -> Iterator[tuple[str, Path]]:
-        for entry in sorted(os.scandir(current), key=lambda e: e.name):
-            relative = prefix + entry.name
-            excluded = ignore.excludes(relative)
-            if entry.is_dir(follow_symlinks=False):
-                if not (excluded and ignore.prunes):
-                    yield from enter(Path(entry.path), relative + "/")
-            elif not excluded and (entry.is_symlink() or entry.is_file(follow_symlinks=False)):
-                yield relative, Path(entry.path)
 
-    yield from enter(folder, "")
+def _sorted(folder: Path | str) -> Iterator[os.DirEntry[str]]:
+    with os.scandir(folder) as entries:
+        return iter(sorted(entries, key=lambda entry: entry.name))
 
 
 def digest(folder: Path, ignore: Ignore, *extra: Path | None) -> str:
@@ -111,7 +129,7 @@ def digest(folder: Path, ignore: Ignore, *extra: Path | None) -> str:
     total = hashlib.sha256()
     for relative, path in (*walk(folder, ignore), *(("\0extra", path) for path in extra if path is not None)):
         if path.is_symlink():
-            kind, content = b"l", hashlib.sha256(os.readlink(path).encode())
+            kind, content = b"l", hashlib.sha256(os.fsencode(os.readlink(path)))
         else:
             kind, content = b"x" if os.access(path, os.X_OK) else b"f", hashlib.sha256()
             with path.open("rb") as file:
@@ -119,6 +137,16 @@ def digest(folder: Path, ignore: Ignore, *extra: Path | None) -> str:
                     content.update(chunk)
         total.update(b"%s %s %s\n" % (kind, content.hexdigest().encode(), relative.encode("utf-8", "surrogateescape")))
     return f"sha256:{total.hexdigest()}"
+
+
+def ways_out(folder: Path, names: Iterable[tuple[str, Path]]) -> list[str]:
+    """Names of links among ``names``, as `walk` gives them, that lead out of ``folder``."""
+    root = os.path.realpath(folder)
+    return [
+        name
+        for name, path in names
+        if path.is_symlink() and not os.path.realpath(path).startswith(root + os.sep) and os.path.realpath(path) != root
+    ]
 
 
 def stage(folder: Path, ignore: Ignore, target: Path) -> None:

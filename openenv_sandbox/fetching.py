@@ -9,14 +9,20 @@ from __future__ import annotations
 import contextlib
 import os
 import re
-import shutil
 import subprocess
 import tempfile
+import time
 from dataclasses import dataclass
 from pathlib import Path
+from typing import TYPE_CHECKING
 from urllib.parse import parse_qs, urlsplit
 
+from openenv_sandbox import _context
+from openenv_sandbox._paths import remove_tree, state_dir
 from openenv_sandbox.errors import ImageError, ProviderUnavailable, TrustError
+
+if TYPE_CHECKING:
+    from collections.abc import Callable
 
 SCHEMES = ("hf://", "git+https://")
 FETCH_S = 600.0
@@ -28,6 +34,11 @@ _SPACE = re.compile(r"hf://(?:spaces/)?([\w.-]+/[\w.-]+?)(?:@([\w./-]+))?\Z")
 _COMMIT = re.compile(r"[0-9a-f]{40}\Z")
 _REVISION = re.compile(r"(?!-)[\w./-]+\Z")
 _OFFLINE = re.compile(r"could not resolve host|failed to connect|connection refused|timed out", re.IGNORECASE)
+_OF_A_REPOSITORY = frozenset(
+    f"GIT_{name}"
+    for name in "DIR WORK_TREE INDEX_FILE OBJECT_DIRECTORY ALTERNATE_OBJECT_DIRECTORIES COMMON_DIR NAMESPACE PREFIX "
+    "SHALLOW_FILE GRAFT_FILE REPLACE_REF_BASE IMPLICIT_WORK_TREE INTERNAL_SUPER_PREFIX QUARANTINE_PATH".split()
+)
 
 
 @dataclass(frozen=True)
@@ -106,18 +117,42 @@ def fetch(text: str, *, trust: bool) -> tuple[Path, str]:
     commit = source.revision if source.revision and _COMMIT.match(source.revision) else ask(source)
     folder = _cache() / f"{re.sub(r'[^A-Za-z0-9.-]+', '-', source.where.rpartition('//')[2])}-{commit[:16]}"
     if not folder.is_dir():
-        folder.parent.mkdir(parents=True, exist_ok=True)
-        partial = Path(tempfile.mkdtemp(prefix=".partial-", dir=folder.parent))
         try:
-            get(source, commit, partial)
-            with contextlib.suppress(OSError):  # another process was faster: its folder holds the same
-                os.rename(partial, folder)
-        finally:
-            shutil.rmtree(partial, ignore_errors=True)
+            _fill(folder, lambda partial: get(source, commit, partial))
+        except OSError as error:
+            raise ImageError(f"{text} cannot be kept in {folder.parent}: {error.strerror or error}") from error
     inside = folder / source.subfolder
     if not inside.is_dir():
         raise ImageError(f"{source.pinned(commit)} has no folder {source.subfolder!r}")
+    _stay_inside(inside, folder)
     return inside, source.pinned(commit)
+
+
+def _fill(folder: Path, get: Callable[[Path], None]) -> None:
+    """Make a folder that is there whole or not at all, whoever else makes it meanwhile."""
+    folder.parent.mkdir(parents=True, exist_ok=True)
+    for left in folder.parent.glob(".partial-*"):  # by a process that was killed
+        with contextlib.suppress(OSError):
+            if left.stat().st_mtime < time.time() - 2 * FETCH_S:
+                remove_tree(left)
+    partial = Path(tempfile.mkdtemp(prefix=".partial-", dir=folder.parent))
+    try:
+        get(partial)
+        try:
+            os.rename(partial, folder)
+        except OSError:  # another process was faster: its folder holds the same
+            if not folder.is_dir():
+                raise
+    finally:
+        remove_tree(partial)
+
+
+def _stay_inside(inside: Path, folder: Path) -> None:
+    """Make sure that reading the files of a folder reads nothing else of this machine."""
+    if not Path(os.path.realpath(inside)).is_relative_to(os.path.realpath(folder)):
+        raise ImageError(f"{inside.name!r} is a link that leads out of what was fetched")
+    if out := _context.ways_out(folder, _context.walk(inside, _context.Ignore([]))):
+        raise ImageError(f"{os.fsencode(out[0])!r} is a link that leads out of what was fetched")
 
 
 def untrusted(text: str) -> TrustError:
@@ -128,9 +163,7 @@ def untrusted(text: str) -> TrustError:
 
 
 def _cache() -> Path:
-    from openenv_sandbox import _paths
-
-    return _paths.state_dir() / "sources"
+    return state_dir() / "sources"
 
 
 def _hub_commit(source: Source) -> str:
@@ -147,7 +180,7 @@ def _hub_files(source: Source, commit: str, target: Path) -> None:
     from openenv_sandbox.authoring._hub_api import Hub
 
     Hub(login=False).download(source.where, commit, target)
-    shutil.rmtree(target / ".cache", ignore_errors=True)
+    remove_tree(target / ".cache")
 
 
 def _git_commit(source: Source) -> str:
@@ -168,15 +201,23 @@ def _git_files(source: Source, commit: str, target: Path) -> None:
         refs = ("+refs/heads/*:refs/remotes/origin/*", "+refs/tags/*:refs/tags/*")
         _git("-C", str(target), "fetch", "-q", source.where, *refs, timeout=FETCH_S)
     _git("-C", str(target), "-c", "advice.detachedHead=false", "checkout", "-q", commit, timeout=FETCH_S)
-    shutil.rmtree(target / ".git")
+    remove_tree(target / ".git")
 
 
 def _git(*args: str, timeout: float) -> str:
     """Run git, which asks nobody for a password."""
-    env = {**os.environ, "GIT_TERMINAL_PROMPT": "0", "GIT_ASKPASS": "true", "LC_ALL": "C"}
+    # What is set inside a git hook would lead to the repository of the hook.
+    kept = {name: value for name, value in os.environ.items() if name not in _OF_A_REPOSITORY}
+    env = {**kept, "GIT_TERMINAL_PROMPT": "0", "GIT_ASKPASS": "true", "LC_ALL": "C"}
     try:
         done = subprocess.run(
-            ["git", *args], env=env, stdin=subprocess.DEVNULL, capture_output=True, text=True, timeout=timeout
+            ["git", *args],
+            env=env,
+            stdin=subprocess.DEVNULL,
+            capture_output=True,
+            encoding="utf-8",
+            errors="replace",
+            timeout=timeout,
         )
     except FileNotFoundError:
         raise ProviderUnavailable("git is not installed", hint="apt-get install git") from None

@@ -11,6 +11,7 @@ import asyncio
 import contextlib
 import hashlib
 import json
+import os
 import shutil
 import tarfile
 import tempfile
@@ -20,6 +21,7 @@ from pathlib import Path
 from typing import TYPE_CHECKING
 
 from openenv_sandbox import _context, build, dockerfile
+from openenv_sandbox._paths import remove_tree
 from openenv_sandbox.errors import ImageError
 
 if TYPE_CHECKING:
@@ -70,7 +72,7 @@ async def staged(image: Image, *, keep_openenv: bool = False, base_image: str | 
     try:
         yield await asyncio.to_thread(_write, image, root / "context", keep_openenv, base_image)
     finally:
-        await asyncio.to_thread(shutil.rmtree, root, True)
+        await asyncio.to_thread(remove_tree, root)
 
 
 def write_tar(folder: Path, file: IO[bytes], *, gz: bool = False) -> None:
@@ -94,6 +96,13 @@ def _anonymous(info: tarfile.TarInfo) -> tarfile.TarInfo:
 def _write(image: Image, target: Path, keep: bool, base: str | None) -> Staged:
     plan = build._plan(image, build.configured_base() if base is None else base or None, {})
     _context.stage(plan.folder, plan.ignore, target)
+    if os.path.lexists(target / INSTALL_DIR):
+        raise ImageError(
+            f"{image.path} has a file {INSTALL_DIR}, where openenv is added", hint="list it in .dockerignore"
+        )
+    file = target / plan.name
+    if not file.parent.resolve().is_relative_to(target.resolve()):
+        raise ImageError(f"{image.path}: {plan.name} lies behind a link that leads out of the folder")
     text, wheel = plan.text, None
     if not keep:
         wheel = build._own_wheel(None)
@@ -103,7 +112,6 @@ def _write(image: Image, target: Path, keep: bool, base: str | None) -> Staged:
         script = resources.files("openenv_sandbox").joinpath("_install_wheel.sh").read_bytes()
         (folder / "install.sh").write_bytes(script)
         text = _with_install(text, image, wheel.name)
-    file = target / plan.name
     file.unlink(missing_ok=True)
     file.parent.mkdir(parents=True, exist_ok=True)
     file.write_text(text, encoding="utf-8")

@@ -14,6 +14,7 @@ from dataclasses import dataclass, field
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
+from openenv_sandbox import _context
 from openenv_sandbox.authoring._hub_api import Hub
 from openenv_sandbox.errors import CapabilityError, ConfigError
 
@@ -26,6 +27,7 @@ MAX_FILE = 1 << 30
 """Bytes of the largest file that is pushed: what a Space may hold in all without a paid plan."""
 
 _REPO = re.compile(r"[\w.-]+/[\w.-]+\Z")
+_OURS = ("README.md", "Dockerfile")
 _FRONT = re.compile(r"\A---\r?\n(.*?)\r?\n---\r?\n?", re.DOTALL)
 
 
@@ -123,6 +125,7 @@ async def _staged_push(
     from openenv_sandbox import _manifest, staging
 
     async with staging.staged(parsed, base_image=wish.base_image or "") as context:
+        await asyncio.to_thread(_no_links_out, context.folder, wish.exclude)
         await asyncio.to_thread(
             _dress, context.folder, context.dockerfile, _manifest.load(Path(parsed.path)), wish.interface
         )
@@ -181,6 +184,15 @@ def fork(
         raise ConfigError(f"the name {target} is taken", hint="choose another: --repo-id owner/name")
     url = hub.fork(source, target, private, hardware, dict(variables or {}), dict(secrets or {}))
     return Pushed(target, url, True, {}, (), list(variables or ()), list(secrets or ()))
+
+
+def _no_links_out(folder: Path, exclude: Sequence[str]) -> None:
+    """The hub takes files alone: a link is pushed as what it leads to, which must be a file of the folder."""
+    links = [(name, path) for name, path in _context.walk(folder, _context.Ignore([])) if path.is_symlink()]
+    # These two are read and written whether or not they are pushed.
+    links = [(name, path) for name, path in links if name in _OURS or not _matches(name, exclude)]
+    for name in (*_context.ways_out(folder, links), *(name for name, path in links if not path.is_file())):
+        raise ConfigError(f"{name} is a link to what is no file of the folder", hint="leave it out by --exclude")
 
 
 def _files(folder: Path, exclude: Sequence[str]) -> dict[str, Path]:
