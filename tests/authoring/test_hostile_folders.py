@@ -9,7 +9,6 @@ from typing import TYPE_CHECKING
 import pytest
 
 from openenv_sandbox import _context, _paths, fetching
-from openenv_sandbox._paths import remove_tree
 from openenv_sandbox.authoring.scaffold import scaffold
 from openenv_sandbox.errors import ImageError
 from openenv_sandbox.fetching import fetch
