@@ -62,7 +62,9 @@ class Endpoint:
             await close()
 
     def __repr__(self) -> str:
-        return f"<Endpoint {self.url.split('?')[0]} headers={sorted(self.headers)}>"
+        from openenv_sandbox.redact import mask  # where the address itself is the credential, its provider registers it
+
+        return f"<Endpoint {mask(self.url.split('?')[0])} headers={sorted(self.headers)}>"
 
     def __reduce__(self) -> Any:
         raise TypeError("an Endpoint belongs to one process and loop; pickle the sandbox's ref and attach instead")

@@ -118,9 +118,11 @@ def http_url(base_url: str, path: str) -> str:
 
 
 def shown(url: str) -> str:
-    """A URL without user, password and query, for messages."""
+    """A URL without user, password, query and what is registered as a secret, for messages."""
+    from openenv_sandbox.redact import mask
+
     parts = urlsplit(url)
-    return urlunsplit((parts.scheme, parts.netloc.rpartition("@")[2], parts.path, "", ""))
+    return mask(urlunsplit((parts.scheme, parts.netloc.rpartition("@")[2], parts.path, "", "")))
 
 
 def is_loopback(host: str) -> bool:

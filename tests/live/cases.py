@@ -19,7 +19,7 @@ if TYPE_CHECKING:
     from openenv_sandbox.provider import SandboxProvider
 
 ROOT = Path(__file__).resolve().parents[2]
-BACKENDS = ("aca", "daytona", "e2b", "modal", "novita", "runloop")
+BACKENDS = ("aca", "daytona", "e2b", "islo", "modal", "novita", "runloop")
 RECORDABLE = ("aca", "daytona", "novita")
 CASSETTES = Path(__file__).parent / "cassettes"
 
@@ -32,7 +32,7 @@ SPEC: dict[str, Any] = {
     # What is left by an accident ends within twenty minutes.
     "timeouts": {"create": 300.0, "ready": 300.0, "episode": 600.0, "margin": 60.0},
 }
-PUBLIC = {"aca"}
+PUBLIC = {"aca", "islo"}
 
 
 def target(name: str) -> str:

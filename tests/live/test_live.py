@@ -93,6 +93,10 @@ class TestLiveE2b(LiveContract):
     backend = "e2b"
 
 
+class TestLiveIslo(LiveContract):
+    backend = "islo"
+
+
 class TestLiveModal(LiveContract):
     backend = "modal"
 
