@@ -16,6 +16,7 @@ from urllib.parse import urlsplit
 from openenv_sandbox.errors import ConfigError
 
 State = Literal["ready", "missing", "dead", "permission"]
+SYSTEM, PODMAN = "/var/run/docker.sock", "/run/podman/podman.sock"
 
 
 @dataclass(frozen=True)
@@ -65,14 +66,27 @@ def resolve(explicit: str | None = None) -> DockerHost:
     context = _context()
     if context is not None:
         return context
+    hosts = [DockerHost(f"unix://{path}", f"{whose} socket") for path, whose in _sockets() if os.path.exists(path)]
+    # A socket that its daemon left behind, or that is another user's, must not hide one that answers.
+    living = (host for host in hosts if len(hosts) == 1 or probe(host)[0] == "ready")
+    return next(living, hosts[0] if hosts else DockerHost(f"unix://{SYSTEM}", "the default socket"))
+
+
+def _sockets() -> list[tuple[str, str]]:
+    """Where daemons listen by default, best first, and whose socket that is."""
     home = Path.home()
-    runtime = os.environ.get("XDG_RUNTIME_DIR")
-    candidates = ["/var/run/docker.sock"]
-    if runtime:
-        candidates.append(f"{runtime}/docker.sock")
-    candidates += [str(home / ".docker/run/docker.sock"), str(home / ".colima/default/docker.sock")]
-    found = next((path for path in candidates if os.path.exists(path)), candidates[0])
-    return DockerHost(f"unix://{found}", "the default socket")
+    runtime = os.environ.get("XDG_RUNTIME_DIR") or (f"/run/user/{os.getuid()}" if hasattr(os, "getuid") else "")
+    return [
+        (SYSTEM, "the default"),
+        *([(f"{runtime}/docker.sock", "the rootless daemon's")] if runtime else []),
+        (str(home / ".docker/run/docker.sock"), "Docker Desktop's"),
+        (str(home / ".docker/desktop/docker.sock"), "Docker Desktop's"),
+        (str(home / ".colima/default/docker.sock"), "colima's"),
+        (str(home / ".orbstack/run/docker.sock"), "OrbStack's"),
+        (str(home / ".rd/docker.sock"), "Rancher Desktop's"),
+        *([(f"{runtime}/podman/podman.sock", "podman's")] if runtime else []),
+        (PODMAN, "podman's"),
+    ]
 
 
 def probe(host: DockerHost, *, timeout: float = 1.5) -> tuple[State, str]:

@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import os
+import re
 import threading
 from typing import TYPE_CHECKING, Any, TypeVar
 
@@ -90,6 +92,14 @@ def translate(error: Exception, *, what: str, ref: SandboxRef | None = None, sta
     text = str(getattr(error, "explanation", None) or error).strip()
     status = getattr(error, "status", None) or getattr(getattr(error, "response", None), "status_code", None)
     if status is None:
+        if "certificate" in text.lower() or "SSLError" in text:
+            return ProviderUnavailable(
+                f"{what}: no TLS with the docker daemon, {_reason(text)}",
+                provider="docker",
+                ref=ref,
+                hint="DOCKER_CERT_PATH, or the docker context, holds ca.pem of who signed the daemon's certificate, "
+                "and cert.pem and key.pem that the daemon trusts; its address must be a name in its certificate",
+            )
         silent = "timed out" in text.lower() or "timeout" in type(error).__name__.lower()
         return ProviderUnavailable(
             f"{what}: the docker daemon {'did not answer in time' if silent else 'cannot be reached'} "
@@ -118,6 +128,24 @@ def translate(error: Exception, *, what: str, ref: SandboxRef | None = None, sta
         # Whatever answered may have done so after the daemon acted.
         outcome="unknown" if started and status >= 500 else "failed",
     )
+
+
+def _reason(text: str) -> str:
+    """OpenSSL's own words out of the layers that they came through."""
+    found = re.search(r"\[SSL[^]]*\] ([^(\\]+)", text)
+    return found[1].strip() if found else text[:200]
+
+
+def _tls_config(**files: Any) -> Any:
+    """The SDK's. REQUESTS_CA_BUNDLE, which is about the web, would outvote the daemon's own CA in it."""
+    from docker.tls import TLSConfig
+
+    class Config(TLSConfig):
+        def configure_client(self, client: Any) -> None:
+            super().configure_client(client)
+            client.trust_env = False
+
+    return Config(**files)
 
 
 class Daemon:
@@ -164,7 +192,6 @@ class Daemon:
 
     def _make(self) -> Any:
         import docker
-        import docker.tls
 
         host, tls = self.host, None
         state, reason = _dockerhost.probe(host, timeout=10.0)
@@ -176,8 +203,11 @@ class Daemon:
                 hint=REMEDY[state],
             )
         if host.tls is not None:
-            cert = (f"{host.tls}/cert.pem", f"{host.tls}/key.pem")
-            tls = docker.tls.TLSConfig(client_cert=cert, ca_cert=f"{host.tls}/ca.pem", verify=host.verify)
+            _dockerhost.tls_context(host)  # says which file is missing or malformed
+            files = {name: f"{host.tls}/{name}.pem" for name in ("cert", "key", "ca")}
+            there = {name: path for name, path in files.items() if os.path.isfile(path)}
+            cert = (files["cert"], files["key"]) if "cert" in there else None
+            tls = _tls_config(client_cert=cert, ca_cert=there.get("ca"), verify=host.verify)
         return docker.APIClient(
             base_url=host.url, version="auto", timeout=int(self._timeout), tls=tls or False, max_pool_size=CONCURRENCY
         )

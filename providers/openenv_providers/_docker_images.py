@@ -23,6 +23,7 @@ if TYPE_CHECKING:
 
 SNAPSHOT = "openenv.snapshot"
 """Label of every snapshot; its value is the key of the sandbox it was taken from."""
+_ALSO_RUNS = {"amd64": ("386",), "arm64": ("arm",)}
 
 
 async def build(host: DockerHost, image: Image, on_log: LogSink, keep: bool, labels: Mapping[str, str]) -> Prepared:
@@ -31,11 +32,14 @@ async def build(host: DockerHost, image: Image, on_log: LogSink, keep: bool, lab
     return Prepared(built.tag, built.config, built.id, owned=True)
 
 
-async def ensure(daemon: Daemon, image: Image, on_log: LogSink, spec: SandboxSpec) -> Prepared:
+async def ensure(
+    daemon: Daemon, image: Image, on_log: LogSink, spec: SandboxSpec, *, emulation: bool = False
+) -> Prepared:
     """The image as the daemon has it, pulled when it lacks it or ``spec.pull`` asks for it.
 
     Raises:
-        ImageError: Neither the daemon nor the registry has it, or the registry cannot be reached; says which.
+        ImageError: Neither the daemon nor the registry has it, or the registry cannot be reached; says which. Or it is
+            of another architecture than the daemon's machine.
     """
     found = None if spec.pull == "always" and image.kind == "ref" else await _inspect(daemon, image.name)
     if found is None:
@@ -45,7 +49,26 @@ async def ensure(daemon: Daemon, image: Image, on_log: LogSink, spec: SandboxSpe
         found = await _inspect(daemon, image.name)
     if found is None:
         raise ImageError(f"the daemon pulled {image.name} and does not have it", provider="docker")
+    await _runs_here(daemon, image.name, str(found.get("Architecture") or ""), on_log, emulation)
     return Prepared(image.name, from_oci(found.get("Config") or {}), str(found["Id"]))
+
+
+async def _runs_here(daemon: Daemon, name: str, architecture: str, on_log: LogSink, emulation: bool) -> None:
+    """Refuse what would die at once with "exec format error", unless the daemon's machine emulates it."""
+    machine, system = await daemon.call(
+        "asking for the machine", lambda api: (api.version()["Arch"], api.info()["OperatingSystem"])
+    )
+    if architecture in ("", machine, *_ALSO_RUNS.get(machine, ())):
+        return
+    said = f"{name} is an image for {architecture}, and the daemon's machine is {machine}"
+    if not emulation and system != "Docker Desktop":
+        raise ImageError(
+            said,
+            provider="docker",
+            hint=f"build or pull it for {machine}; or, where the daemon's machine emulates {architecture} "
+            "(qemu-user-static), the option emulation=True",
+        )
+    on_log(f"{said}: it runs emulated, which is slow")
 
 
 async def _inspect(daemon: Daemon, name: str) -> Mapping[str, Any] | None:

@@ -11,6 +11,7 @@ import json
 from typing import TYPE_CHECKING, Any
 from urllib.parse import urlsplit
 
+from openenv_providers import _docker_tls
 from openenv_sandbox import _dockerhost
 from openenv_sandbox.errors import ProviderUnavailable
 from openenv_sandbox.lifecycle import keep
@@ -108,7 +109,9 @@ async def _connect(host: DockerHost) -> tuple[asyncio.StreamReader, asyncio.Stre
     context = await asyncio.to_thread(_dockerhost.tls_context, host) if host.tls is not None else None
     port = parts.port or (2376 if context is not None else 2375)
     name = parts.hostname or "127.0.0.1"
-    return await asyncio.open_connection(name, port, ssl=context, server_hostname=name if context else None)
+    if context is not None:
+        return await _docker_tls.connect(name, port, context)
+    return await asyncio.open_connection(name, port)
 
 
 def _message(text: str) -> str:

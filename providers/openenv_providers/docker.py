@@ -50,6 +50,7 @@ class DockerOptions(ProviderOptions):
     Attributes:
         host: The daemon's address instead of DOCKER_HOST and the docker context.
         runtime: OCI runtime, e.g. ``runsc``; None for the daemon's default.
+        emulation: The daemon's machine also runs images of other architectures than its own.
         keep_openenv: Folders are built as their author wrote them, without installing the running openenv.
         host_port: Port of this machine at which the server is published; None lets the daemon choose a free one.
         timeout_s: For one request to the daemon, in seconds.
@@ -57,6 +58,7 @@ class DockerOptions(ProviderOptions):
 
     host: str | None = trusted()
     runtime: str | None = trusted()
+    emulation: bool = False
     keep_openenv: bool = False
     host_port: int | None = Field(default=None, ge=1, le=65535)
     timeout_s: float = 120.0
@@ -123,12 +125,8 @@ class DockerProvider(SandboxProvider):
         return Check(state == "ready", reason and f"{reason} ({host.source})", REMEDY[state])
 
     def effective_capabilities(self) -> Capabilities:
-        """Less over TLS, where a connection cannot be closed by halves; more behind a stronger runtime."""
-        found = replace(self.capabilities, isolation=self._isolation())
-        if self.daemon.host.tls is not None:
-            exec_ = ExecCapabilities(stdin=False, stdin_stream=False)
-            found = replace(found, exec=exec_, network=frozenset({"full"}))
-        return found
+        """More isolation behind a stronger runtime."""
+        return replace(self.capabilities, isolation=self._isolation())
 
     def fit(self, spec: SandboxSpec, image: Image) -> SandboxSpec:
         """Refuse what only the daemon's machine decides: which GPU it has."""
@@ -155,7 +153,7 @@ class DockerProvider(SandboxProvider):
             return await _docker_images.build(self.daemon.host, image, on_log, self.options.keep_openenv, mine)
         if image.kind == "template":
             raise CapabilityError("docker has no templates", field="image", provider=self.name)
-        return await _docker_images.ensure(self.daemon, image, on_log, spec)
+        return await _docker_images.ensure(self.daemon, image, on_log, spec, emulation=self.options.emulation)
 
     async def list_prepared(self) -> Sequence[Prepared]:
         """Images built from folders, and snapshots."""
