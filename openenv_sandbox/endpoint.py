@@ -2,7 +2,11 @@
 
 from __future__ import annotations
 
+import weakref
 from typing import TYPE_CHECKING, Any
+from urllib.parse import urlsplit, urlunsplit
+
+from openenv_sandbox import redact
 
 if TYPE_CHECKING:
     import ssl
@@ -24,6 +28,8 @@ class Endpoint:
         ping: Whether WebSocket pings pass.
         max_connection_s: After how long the way is cut, None when it is not.
         public: Whether anyone who knows the address may come in.
+        url_secret: The part of ``url`` that is itself the key, where the address cannot be guessed and lets in whoever
+            has it: it stands in no message, event, log or repr, and never travels in clear text.
     """
 
     def __init__(
@@ -37,6 +43,7 @@ class Endpoint:
         ping: bool = True,
         max_connection_s: float | None = None,
         public: bool = False,
+        url_secret: str = "",
         failure: Callable[[], BaseException | None] | None = None,
         close: Callable[[], Awaitable[None]] | None = None,
     ) -> None:
@@ -48,8 +55,21 @@ class Endpoint:
         self.ping = ping
         self.max_connection_s = max_connection_s
         self.public = public
+        self.url_secret = url_secret
+        if url_secret:
+            if url_secret not in url or len(url_secret) < redact.SHORTEST:
+                raise ValueError(f"url_secret is a part of url of at least {redact.SHORTEST} characters")
+            forms = (url_secret, url_secret.lower())  # errors of TLS and DNS name hosts in lower case
+            redact.register(*forms)
+            weakref.finalize(self, redact.forget, *forms)
         self._failure = failure
         self._close = close
+
+    @property
+    def shown(self) -> str:
+        """The address for people: no user, password, query or secret."""
+        parts = urlsplit(self.url)
+        return redact.mask(urlunsplit((parts.scheme, parts.netloc.rpartition("@")[2], parts.path, "", "")))
 
     def failure(self) -> BaseException | None:
         """Why the way is dead; None while it is not known to be."""
@@ -62,9 +82,7 @@ class Endpoint:
             await close()
 
     def __repr__(self) -> str:
-        from openenv_sandbox.redact import mask  # where the address itself is the credential, its provider registers it
-
-        return f"<Endpoint {mask(self.url.split('?')[0])} headers={sorted(self.headers)}>"
+        return f"<Endpoint {self.shown} headers={sorted(self.headers)}>"
 
     def __reduce__(self) -> Any:
         raise TypeError("an Endpoint belongs to one process and loop; pickle the sandbox's ref and attach instead")

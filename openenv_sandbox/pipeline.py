@@ -266,7 +266,7 @@ class _Launch:
         except (ServerExited, SandboxGone) as error:
             breaker(running.ref.provider).died(error.message)
             raise
-        self.reporter.emit("ready", endpoint.url.split("?")[0])
+        self.reporter.emit("ready", endpoint.shown)
         return endpoint
 
     def _on_log(self, line: str) -> None:

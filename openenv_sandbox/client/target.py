@@ -258,7 +258,8 @@ def resolve(
     connect_to = endpoint.connect_to if endpoint is not None else None
     # A tunnel of our own to loopback is as good as loopback, whatever the name in the URL.
     near = connect_to is not None and is_private(connect_to[0])
-    refuse_cleartext(url, secret=bool(sent), allowed=allow_insecure or near)
+    keyed = endpoint is not None and bool(endpoint.url_secret)
+    refuse_cleartext(url, secret=bool(sent) or keyed, allowed=allow_insecure or near)
     parts = urlsplit(url)
     host, port = parts.hostname or "", parts.port or _PORTS[parts.scheme]
     proxy = proxy_for(url) if connect_to is None else None

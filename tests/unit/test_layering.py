@@ -20,7 +20,7 @@ PROVIDERS = ROOT / "providers" / "openenv_providers"
 # Callers catch NotImplementedError of these on purpose: a container of rubrics has no score of its own, and a harness
 # adapter has one of two ways to run.
 REFUSES_BY_CONTRACT = {"openenv_sandbox/rubrics/containers.py", "openenv_sandbox/harness/adapters.py"}
-CONTRACT = {"clock", "errors", "spec", "capabilities", "values", "endpoint", "provider", "options", "models"}
+CONTRACT = {"clock", "errors", "spec", "capabilities", "values", "endpoint", "provider", "options", "models", "redact"}
 LAUNCHER = set("launcher pipeline creating starting exec_server owner attaching keepalive pushing reaper fleet".split())
 
 
