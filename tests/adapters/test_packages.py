@@ -78,6 +78,30 @@ def test_no_constructor_bare_reset_and_a_factory_chosen_by_annotation(app: str, 
             assert env.step({"lit": True}).observation["ashes"] == 1
 
 
+@pytest.mark.full
+def test_a_lock_that_pins_the_older_distribution() -> None:
+    """What runs is this openenv, whatever the folder's lock says.
+
+    Mutation: install what the lock pins
+    """
+    from openenv.core.containers.runtime import UVProvider
+    from openenv.core.generic_client import GenericEnvClient
+
+    from openenv_sandbox import __version__
+    from openenv_sandbox.client import addresses
+
+    assert 'name = "openenv-core"' in (PACKAGES / "lantern_env" / "uv.lock").read_text()
+    with UVProvider(project_path=str(PACKAGES / "lantern_env")) as provider:
+        url = provider.start()
+        found = addresses.find(url)
+        assert found is not None
+        request = Request(f"{url}/metadata", headers={"authorization": f"Bearer {found.token}"})
+        with urlopen(request, timeout=TIMEOUT) as answer:
+            assert json.loads(answer.read())["openenv_version"] == __version__
+        with GenericEnvClient(base_url=url).sync() as env:
+            assert env.reset().observation["brightness"] == 0
+
+
 NOTES = """
 import sys
 from notes_env import NoteAction, NotesEnv
