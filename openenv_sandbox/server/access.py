@@ -79,7 +79,7 @@ class AccessMiddleware:
             refusal = self._refusal(scope)
             if refusal is not None and refusal[0] == 401:
                 for door in self._doors:
-                    admitted = await door.admit(_route(scope), scope, receive, send)
+                    admitted = await door.admit(route_of(scope), scope, receive, send)
                     if admitted is None:
                         return
                     if admitted:
@@ -108,7 +108,7 @@ class AccessMiddleware:
         if not self._token:
             if not self._host_allowed(host):
                 return 403, "This Host is not served; list it in OPENENV_ALLOWED_HOSTS or set OPENENV_AUTH_TOKEN."
-        elif _route(scope) not in OPEN_PATHS and not any(hmac.compare_digest(t, self._token) for t in tokens):
+        elif route_of(scope) not in OPEN_PATHS and not any(hmac.compare_digest(t, self._token) for t in tokens):
             return 401, "A token is needed: Authorization: Bearer <token>, or X-OpenEnv-Token."
         return None
 
@@ -136,7 +136,7 @@ def _split(variable: str) -> set[str]:
     return {item.strip().lower() for item in os.environ.get(variable, "").split(",") if item.strip()}
 
 
-def _route(scope: Message) -> str:
+def route_of(scope: Message) -> str:
     """The path as the router sees it: below the prefix of a proxy, or of the application this one is mounted in."""
     path, root = str(scope["path"]), scope.get("root_path", "")
     return path[len(root) :] if root and path.startswith(f"{root}/") else path

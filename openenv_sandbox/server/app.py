@@ -12,6 +12,7 @@ from starlette.routing import WebSocketRoute
 
 from openenv_sandbox.models import Action, Observation, State
 from openenv_sandbox.server.access import AccessMiddleware, AccessRules, Door
+from openenv_sandbox.server.bodies import BodyLimit
 from openenv_sandbox.server.calls import environment_class, factory_name
 from openenv_sandbox.server.dispatch import Dispatcher
 from openenv_sandbox.server.environment import Environment
@@ -118,6 +119,7 @@ class HTTPEnvServer:
         """
         chosen = server_mode(mode)
         self.sessions.mode = chosen.value
+        app.add_middleware(BodyLimit, limit=self.sessions.dispatcher.max_message)
         app.add_middleware(AccessMiddleware, rules=AccessRules.from_environ(), doors=self.doors)
         app.router.routes.append(WebSocketRoute("/ws", WebSocketEndpoint(self.sessions), name="ws"))
         app.router.routes.append(WebSocketRoute("/mcp", WebSocketEndpoint(self.sessions, raw_rpc=True), name="ws_mcp"))

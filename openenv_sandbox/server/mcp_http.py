@@ -132,7 +132,7 @@ class McpServer:
         session_id = request.headers.get(SESSION)
         session = None if session_id is None else self._manager.sessions.get(session_id)
         if isinstance(message, dict) and message.get("method") == "initialize":
-            return await self._initialize(message)
+            return await self._initialize(message, request)
         if session_id is not None and session is None:
             return 404, _session_gone(_id_of(message)), {}
         if _is_answer_or_notification(message):
@@ -152,7 +152,9 @@ class McpServer:
             return 200, mcp.failure(parsed.id, mcp.INTERNAL_ERROR, str(error) or type(error).__name__), {}
         return 200, {"jsonrpc": "2.0", "id": parsed.id, "result": result}, {}
 
-    async def _initialize(self, message: dict[str, Any]) -> tuple[int, dict[str, Any], dict[str, str]]:
+    async def _initialize(
+        self, message: dict[str, Any], request: Request
+    ) -> tuple[int, dict[str, Any], dict[str, str]]:
         request_id, params = _id_of(message), message.get("params")
         asked = params.get("protocolVersion") if isinstance(params, dict) else None
         if request_id is None or not isinstance(asked, str):
@@ -165,12 +167,15 @@ class McpServer:
         try:
             await session.reset({})
             instructions = await session.call(_instructions)
+            if await request.is_disconnected():  # nobody will ever learn the session's id
+                raise ConnectionAbortedError("the client has gone")
         except BaseException as error:
             ended = self._manager.end(session)
             if not isinstance(error, Exception):
                 raise
             await asyncio.shield(ended)
-            logger.exception("reset of an MCP session failed")
+            level = logging.INFO if isinstance(error, ConnectionAbortedError) else logging.ERROR
+            logger.log(level, "an MCP session did not begin", exc_info=error)
             text = f"The environment could not be reset: {str(error) or type(error).__name__}"
             return 200, mcp.failure(request_id, mcp.INTERNAL_ERROR, text), {}
         result = {
