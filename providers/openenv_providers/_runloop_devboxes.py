@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import asyncio
+import contextlib
 import math
 from typing import TYPE_CHECKING, Any
 
@@ -147,7 +148,8 @@ class Devboxes:
             )
         except OpenEnvError as error:
             if policy is not None and error.outcome == "failed":
-                await self._drop_policy(policy)
+                with contextlib.suppress(OpenEnvError):  # the first error says more
+                    await self._drop_policy(policy)
             raise
         try:
             return await asyncio.wait_for(self._running(view), spec.timeouts.create)

@@ -190,9 +190,9 @@ async def test_the_policy_of_a_failed_create(
     Mutation: the policy is dropped while a devbox may run with it
     """
     face.engine.faults.add("create", **fault)
-    with pytest.raises(OpenEnvError):
+    with pytest.raises(OpenEnvError) as caught:
         await made(provider, face, network="none")
-    assert len(face.policies) == left
+    assert (len(face.policies), caught.value.outcome) == (left, "unknown" if left else "failed")
     for ref in await provider.find(OUR_KEY):
         await provider.delete(ref)
     assert (face.policies, face.engine.alive()) == ({}, 0)
@@ -350,8 +350,16 @@ async def test_refused_because_it_has_ended(provider: RunloopProvider, face: Run
             await call
 
 
-async def test_the_end_of_a_devbox_is_noticed(provider: RunloopProvider, face: RunloopFace) -> None:
-    """However many questions it takes."""
+async def test_the_end_of_a_devbox_is_noticed(
+    provider: RunloopProvider, face: RunloopFace, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """However many questions it takes; one that nothing came of is no failure.
+
+    Mutation: a 408 counts as a failing look
+    """
+    from openenv_providers import _runloop_api
+
+    monkeypatch.setattr(_runloop_api, "_ASK_AGAIN", 0)
     sandbox = await made(provider, face)
     face.hold_s = 0.05
     waiting = asyncio.ensure_future(sandbox.wait_exit())
