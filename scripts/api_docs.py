@@ -9,7 +9,7 @@ import re
 import sys
 import textwrap
 from dataclasses import MISSING, fields, is_dataclass
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING, Any, get_origin
 
 from _pages import ROOT, cell, write_or_check
 
@@ -65,7 +65,7 @@ def _links(names: list[str]) -> str:
 
 
 def _entry(name: str, value: Any) -> str:
-    if inspect.isclass(value):
+    if inspect.isclass(value) and get_origin(value) is None:  # an alias is a class on Python 3.10
         return _class(name, value)
     if inspect.isfunction(value):
         return f"### {name}\n\n{_code(_signature(value, name))}\n\n{_text(value.__doc__)}\n"

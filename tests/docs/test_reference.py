@@ -38,6 +38,12 @@ def test_every_public_name_is_on_its_page() -> None:
     assert sorted(headings) == sorted(set(openenv_sandbox.__all__) - {"__version__"})
 
 
+def test_every_page_is_in_the_navigation() -> None:
+    text = (ROOT / "mkdocs.yml").read_text(encoding="utf-8")
+    listed = set(re.findall(r"(?m): ([\w/-]+\.md)$", text.partition("nav:")[2]))
+    assert listed == {str(page.relative_to(DOCS)) for page in DOCS.rglob("*.md")}
+
+
 def test_every_error_is_in_the_tree_with_its_remedy() -> None:
     """The tree of the page is the tree of the classes, and each error that is raised has a row that says what to do."""
     page = (DOCS / "errors.md").read_text(encoding="utf-8")
