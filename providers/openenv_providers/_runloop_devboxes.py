@@ -8,7 +8,14 @@ import math
 from typing import TYPE_CHECKING, Any
 
 from openenv_providers._runloop_api import ENDED, Api, missing
-from openenv_sandbox.errors import CapabilityError, CreateTimeout, OpenEnvError, ProviderError, SandboxGone
+from openenv_sandbox.errors import (
+    CapabilityError,
+    CreateTimeout,
+    OpenEnvError,
+    ProviderError,
+    ProviderUnavailable,
+    SandboxGone,
+)
 from openenv_sandbox.spec import Resources
 from openenv_sandbox.values import SandboxInfo, SandboxRef, Status
 
@@ -24,6 +31,7 @@ BLUEPRINT = "blueprint:"
 
 # In the order of a devbox's life, and "running" again, so that none moves past the question.
 ASKED = ("scheduled", "queued", "provisioning", "initializing", "running", "suspending", "suspended", "resuming")
+TAKE_S = 300.0
 BOOTING = ("scheduled", "queued", "provisioning", "initializing")
 CPUS = (0.5, 1.0, *(float(n) for n in range(2, 17, 2)))
 MEMORY_GB = (1, *range(2, 65, 2))
@@ -185,11 +193,15 @@ class Devboxes:
 
         Raises:
             SandboxGone: It does not exist, or has ended.
+            ProviderUnavailable: It boots for too long.
         """
         from runloop_api_client.types import DevboxView
 
-        view, path = await self.view(ref), f"/v1/devboxes/{ref.id}"
+        loop, view, path = asyncio.get_running_loop(), await self.view(ref), f"/v1/devboxes/{ref.id}"
+        deadline = loop.time() + TAKE_S
         while view.status in BOOTING:
+            if loop.time() > deadline:
+                raise ProviderUnavailable(f"the devbox still boots after {TAKE_S:g} s", ref=ref, retryable=True)
             view = await self.api.poll(path, ("running", "suspended", *ENDED), DevboxView, ref) or view
         return view if view.status not in ENDED else await self.view(ref)
 

@@ -8,7 +8,6 @@ live are compared here. One that was shut down stays in the vendor's lists for g
 
 from __future__ import annotations
 
-import asyncio
 import hashlib
 import os
 from typing import TYPE_CHECKING, Any, ClassVar, Literal
@@ -26,7 +25,6 @@ if TYPE_CHECKING:
     from openenv_sandbox.provider import Image, ImageConfig, LogSink
     from openenv_sandbox.spec import SandboxSpec
 
-ATTACH_S = 300.0
 BASE_URL = "https://api.runloop.ai"
 
 
@@ -143,7 +141,7 @@ class RunloopProvider(SandboxProvider):
 
     async def attach(self, ref: SandboxRef) -> Sandbox:
         """Take over by id, once it has booted."""
-        return self._sandbox(await asyncio.wait_for(self.devboxes.taken(ref), ATTACH_S))
+        return self._sandbox(await self.devboxes.taken(ref))
 
     async def list(self, labels: Mapping[str, str]) -> AsyncIterator[SandboxInfo]:
         """All pages of every status of a devbox that lives."""

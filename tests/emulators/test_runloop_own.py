@@ -1,4 +1,4 @@
-"""What only Runloop has: labels that nothing filters by, sizes sold together, network policies, long questions."""
+"""What only Runloop has: sizes sold together, network policies, boots that fail, labels that nothing filters by."""
 
 from __future__ import annotations
 
@@ -13,10 +13,15 @@ pytest.importorskip("runloop_api_client", reason="needs the Runloop SDK: pip ins
 from openenv_providers.runloop import RunloopProvider
 
 from openenv_sandbox import image as images
-from openenv_sandbox.errors import CapabilityError, CreateTimeout, FileError, OpenEnvError, ProviderError, SandboxGone
+from openenv_sandbox.errors import (
+    CapabilityError,
+    CreateTimeout,
+    OpenEnvError,
+    ProviderError,
+)
 from openenv_sandbox.spec import SandboxSpec
 from openenv_sandbox.testing.case import HANG_S
-from tests.emulators.runloop_bench import OUR_KEY, asked, emulated, made, prepare, run
+from tests.emulators.runloop_bench import OUR_KEY, emulated, made, run
 
 if TYPE_CHECKING:
     from collections.abc import AsyncIterator, Iterator
@@ -282,104 +287,3 @@ async def test_one_of_somebody_else(provider: RunloopProvider, face: RunloopFace
     (info,) = [info async for info in provider.list({})]
     assert (info.ref.key, info.labels) == (None, {})
     assert [info async for info in provider.list({"oe-install": "abc123"})] == []
-
-
-# ----------------------------------------------------------------------------------------------------- commands
-
-
-async def test_more_output_than_an_answer_holds(provider: RunloopProvider, face: RunloopFace) -> None:
-    """An answer holds a hundred lines; the rest is read from the stream, each stream by itself.
-
-    Mutation: the answer's last lines pass for all of them
-    """
-    sandbox = await made(provider, face)
-    code, out, err = await run(sandbox, "seq 1 20000; echo 'é few' >&2; exit 7")
-    assert (code, err.decode()) == (7, "é few\n")
-    assert out == b"".join(b"%d\n" % number for number in range(1, 20001))
-
-
-async def test_a_command_longer_than_a_question(provider: RunloopProvider, face: RunloopFace) -> None:
-    """The service holds a question for so long and answers 408; two broken questions cost nothing either.
-
-    Mutation: a 408, or one failing look, ends the command
-    """
-    sandbox = await made(provider, face)
-    face.hold_s = 0.05
-    failed = face.engine.faults.add("wait", status=502, times=2)
-    assert await asyncio.wait_for(run(sandbox, "sleep 0.4; echo done"), HANG_S) == (0, b"done\n", b"")
-    assert failed.hits == 2
-
-
-async def test_questions_that_keep_failing(
-    provider: RunloopProvider, face: RunloopFace, monkeypatch: pytest.MonkeyPatch
-) -> None:
-    """A few in a row, and the command's result is unknown.
-
-    Mutation: the question is repeated for ever
-    """
-    from openenv_providers import _runloop_api
-
-    monkeypatch.setattr(_runloop_api, "_ASK_AGAIN", 2)
-    sandbox = await made(provider, face)
-    failed = face.engine.faults.add("wait", status=502, times=None)
-    with pytest.raises(ProviderError) as caught:
-        await asyncio.wait_for(run(sandbox, "true; sleep 5"), HANG_S)
-    assert (failed.hits, caught.value.retryable) == (3, True)
-
-
-async def test_refused_because_it_has_ended(provider: RunloopProvider, face: RunloopFace) -> None:
-    """The vendor's words for that are not known: the devbox is looked at. Other refusals stay what they are.
-
-    Mutation: a 400 of a devbox that was shut down is a plain ProviderError
-    """
-    sandbox = await made(provider, face)
-    face.engine.faults.add("exec", status=400)
-    with pytest.raises(ProviderError) as caught:
-        await run(sandbox, "true")
-    assert type(caught.value) is ProviderError
-    with pytest.raises(FileError, match="/proc/none"):
-        await sandbox.put("/proc/none", b"x")
-    await provider.delete(sandbox.ref)
-    for call in (
-        run(sandbox, "true"),
-        sandbox.put("/tmp/x", b"x"),
-        sandbox.endpoint(8000),
-        provider.attach(sandbox.ref),
-    ):
-        with pytest.raises(SandboxGone, match="ended"):
-            await call
-
-
-async def test_the_end_of_a_devbox_is_noticed(
-    provider: RunloopProvider, face: RunloopFace, monkeypatch: pytest.MonkeyPatch
-) -> None:
-    """However many questions it takes; one that nothing came of is no failure.
-
-    Mutation: a 408 counts as a failing look
-    """
-    from openenv_providers import _runloop_api
-
-    monkeypatch.setattr(_runloop_api, "_ASK_AGAIN", 0)
-    sandbox = await made(provider, face)
-    face.hold_s = 0.05
-    waiting = asyncio.ensure_future(sandbox.wait_exit())
-    await asyncio.sleep(0.3)
-    assert not waiting.done()
-    await asyncio.to_thread(face.engine.call, face.engine.delete(sandbox.ref.id))
-    assert (await asyncio.wait_for(waiting, HANG_S)).code is None
-
-
-async def test_attaching_to_one_that_boots(provider: RunloopProvider, face: RunloopFace) -> None:
-    """After a lost reply the devbox that is found may not take commands yet.
-
-    Mutation: attach returns a devbox that refuses commands
-    """
-    spec = asked(face)
-    prepared = await prepare(provider, spec)
-    face.engine.faults.add("create", when="after", status=0)
-    with pytest.raises(OpenEnvError):
-        await provider.create(prepared, spec, key=OUR_KEY)
-    (ref,) = await provider.find(OUR_KEY)
-    sandbox = await provider.attach(ref)
-    assert sandbox.info.status == "running"
-    assert (await run(sandbox, "echo on"))[1] == b"on\n"

@@ -190,7 +190,9 @@ def test_two_loops(face: RunloopFace) -> None:
     async def look_after_closing() -> list[Any]:
         await provider.aclose()
         await provider.aclose()
-        return list(await provider.find("oe-1"))
+        found = list(await provider.find("oe-1"))
+        assert asyncio.get_running_loop() not in provider.api._clients, "a client that nobody closes"
+        return found
 
     for coro in (look(), look(), look_after_closing()):
         assert asyncio.run(coro) == []
