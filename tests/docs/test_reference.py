@@ -44,6 +44,13 @@ def test_every_page_is_in_the_navigation() -> None:
     assert listed == {str(page.relative_to(DOCS)) for page in DOCS.rglob("*.md")}
 
 
+@pytest.mark.parametrize("page", ["README.md", "CONTRIBUTING.md", "envs/echo_env/README.md"])
+def test_links_outside_the_site_lead_somewhere(page: str) -> None:
+    """What lies in docs/ is checked by mkdocs."""
+    links = re.findall(r"\]\((?!https?:|#)([^)#]+)", (ROOT / page).read_text(encoding="utf-8"))
+    assert [link for link in links if not ((ROOT / page).parent / link).exists()] == []
+
+
 def test_every_error_is_in_the_tree_with_its_remedy() -> None:
     """The tree of the page is the tree of the classes, and each error that is raised has a row that says what to do."""
     page = (DOCS / "errors.md").read_text(encoding="utf-8")
