@@ -10,6 +10,7 @@ from __future__ import annotations
 import asyncio
 import json
 import logging
+from dataclasses import replace
 from typing import TYPE_CHECKING, Any
 
 from openenv_sandbox.errors import ExecError, OpenEnvError, SandboxError, SandboxGone
@@ -139,7 +140,7 @@ class ExecServer:
             await asyncio.wait({self._task, gone}, return_when=asyncio.FIRST_COMPLETED)
             if self._task.done() and not self._task.cancelled():
                 return self._task.result()
-            return Exit((await gone).code, self._tail)  # nobody looks after the server itself any more
+            return replace(await gone, tail=self._tail)  # nobody looks after the server itself any more
         finally:
             gone.cancel()
 

@@ -81,6 +81,7 @@ class Ownership:
         self.born = self.clock.time()
         self.ready_at: float | None = None
         self.released_idle = False
+        self.after: Callable[[], Awaitable[None]] | None = None  # once it is gone, or somebody else's
         self._held, self._forget = held, forget
         self._deleting: asyncio.Task[None] | None = None
         self._gone = self._dropped = self._fresh = False
@@ -173,15 +174,17 @@ class Ownership:
         ended = None if self._watch.exception() is not None else self._watch.result()
         if ended is None or not await self._exists():
             asked, age = self.spec.timeouts.effective_lifetime, self.clock.time() - self.born
+            why = f"{ended.reason}; " if ended is not None and ended.reason else ""
             return SandboxGone(
-                f"the sandbox no longer exists: it ended by itself {age:.0f} s after its start (lifetime {asked:g} s)",
+                f"the sandbox no longer exists: it ended by itself {age:.0f} s after its start "
+                f"({why}lifetime {asked:g} s)",
                 ref=self.ref,
                 hint="launch again and begin at reset(); an episode that was cut is no result",
             )
         from openenv_sandbox.ready import exit_hint, tail_text
 
         return ServerExited(
-            f"the server exited with code {ended.code}",
+            f"the server exited with {ended}",
             exit_code=ended.code,
             log=tail_text(ended.tail),
             ref=self.ref,
@@ -309,6 +312,8 @@ class Ownership:
             self._held.release()
         if self._forget is not None:
             self._forget()
+        if self.after is not None:
+            await quietly(self.after())
         await self._release_lease()
 
     async def _release_lease(self) -> None:

@@ -210,10 +210,9 @@ class _Waiting:
             return SandboxGone(f"the sandbox ended: {error}", ref=self.server.ref)
         ended = self.exit.result()
         log = tail_text(ended.tail) or await self._log()
-        code = "an unknown code" if ended.code is None else f"code {ended.code}"
         what = f" (command: {shlex.join(self.command)})" if self.command else ""
         return ServerExited(
-            f"the server exited with {code} {self.elapsed:.1f} s after its start, before it was ready{what}",
+            f"the server exited with {ended} {self.elapsed:.1f} s after its start, before it was ready{what}",
             exit_code=ended.code,
             log=log,
             ref=self.server.ref,

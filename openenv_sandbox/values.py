@@ -148,10 +148,21 @@ class RawResult:
 
 @dataclass(frozen=True)
 class Exit:
-    """The main process ended: its exit code (None when unknown) and the last bytes it wrote."""
+    """The main process ended.
+
+    Attributes:
+        code: Its exit code, None when unknown.
+        tail: The last bytes it wrote.
+        reason: Why, in the backend's words, where there is more to it than a code: out of memory, evicted, lifetime.
+    """
 
     code: int | None
     tail: bytes = b""
+    reason: str = ""
+
+    def __str__(self) -> str:
+        code = "an unknown code" if self.code is None else f"code {self.code}"
+        return f"{code} ({self.reason})" if self.reason else code
 
 
 @dataclass(frozen=True)

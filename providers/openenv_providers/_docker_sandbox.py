@@ -166,10 +166,12 @@ class DockerSandbox(Sandbox):
     async def wait_exit(self) -> Exit:
         """The daemon's own wait."""
         code = await self._ended()
-        tail = b""
+        tail, reason = b"", ""
         with contextlib.suppress(OpenEnvError):
             tail = await self.logs(tail=_TAIL)
-        return Exit(code, tail)
+            state = (await self._provider.inspect(self.ref)).get("State") or {}
+            reason = "out of memory" if state.get("OOMKilled") else ""
+        return Exit(code, tail, reason)
 
     async def _ended(self) -> int:
         path = f"/containers/{self.ref.id}/wait?condition=not-running"

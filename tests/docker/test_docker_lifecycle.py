@@ -275,6 +275,19 @@ async def test_what_a_container_is_given(dock: Docker) -> None:
     assert "disk_mb" not in dock.provider.capabilities.sizes.limits
 
 
+async def test_a_server_that_took_too_much_memory(dock: Docker) -> None:
+    """The end says that it was memory, which no exit code does.
+
+    Mutation: wait_exit does not look at OOMKilled
+    """
+    eat = ("sh", "-c", "x=$(head -c 200000000 /dev/zero | tr '\\0' x); echo $x")
+    sandbox = await dock.create(command=eat, resources={"memory_mb": 32})
+    ended = await asyncio.wait_for(sandbox.wait_exit(), 60)
+    assert ended.reason == "out of memory"
+    assert "(out of memory)" in str(ended)
+    await sandbox.delete()
+
+
 async def run(sandbox: Sandbox, *argv: str) -> tuple[int | None, bytes]:
     out: list[bytes] = []
     result = await sandbox.exec_raw(argv, on_output=lambda _, data: out.append(data), **PLAIN)

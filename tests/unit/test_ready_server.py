@@ -129,9 +129,9 @@ async def test_one_good_answer_and_an_exit() -> None:
     Mutation: wait_ready keeps the endpoint of a server whose exit it saw first
     """
     server = Server()
-    server.exit.set_result(Exit(17, b"bye"))
+    server.exit.set_result(Exit(17, b"bye", "evicted"))
     async with answering(reply("503 x")) as (url, _):
-        with pytest.raises(ServerExited, match="17"):
+        with pytest.raises(ServerExited, match=r"code 17 \(evicted\)"):
             await wait_ready(at(url), server, timeout=600)
 
 
