@@ -198,6 +198,7 @@ async def test_the_policy_of_a_failed_create(
     with pytest.raises(OpenEnvError) as caught:
         await made(provider, face, network="none")
     assert (len(face.policies), caught.value.outcome) == (left, "unknown" if left else "failed")
+    assert len([path for path in face.paths if path.startswith("/v1/network-policies/")]) == 1 - left
     for ref in await provider.find(OUR_KEY):
         await provider.delete(ref)
     assert (face.policies, face.engine.alive()) == ({}, 0)
