@@ -22,6 +22,9 @@ T = TypeVar("T")
 # The loop holds tasks weakly: without these a cleanup nobody awaits any more could be collected half way.
 _KEPT: set[asyncio.Task[Any]] = set()
 
+UNDO_S = 60.0
+"""Longest wait for the end of what was begun for a caller that has left, in seconds."""
+
 
 @dataclass(frozen=True)
 class Finished(Generic[T]):
@@ -109,6 +112,29 @@ def _cancel_again(error: asyncio.CancelledError) -> None:
     if hasattr(task, "uncancel"):  # 3.11: keep the count that asyncio.timeout and TaskGroup compare
         task.uncancel()
     task.cancel(*error.args)
+
+
+async def in_thread(fn: Callable[..., T], *args: Any, undo: Callable[[], object] | None = None) -> T:
+    """Call ``fn`` in a thread. A caller who is cancelled meanwhile leaves nothing behind.
+
+    Args:
+        fn: Blocks; cannot be interrupted.
+        args: Its arguments.
+        undo: Blocks; called after ``fn`` where nobody will get what it made. The caller waits up to `UNDO_S` seconds
+            for both; past that they go on in the background.
+    """
+    task = keep(asyncio.to_thread(fn, *args))
+
+    async def undone() -> None:
+        await asyncio.wait({task})
+        if undo is not None and not task.cancelled() and task.exception() is None:
+            await asyncio.to_thread(undo)
+
+    try:
+        return await asyncio.shield(task)
+    except asyncio.CancelledError:
+        await finish(undone(), timeout=UNDO_S)
+        raise
 
 
 async def daemon_call(fn: Callable[..., T], *args: Any) -> T:

@@ -5,10 +5,9 @@ from __future__ import annotations
 import inspect
 from typing import TYPE_CHECKING, Any, Literal
 
-import anyio
-
 from openenv_sandbox.client import addresses
 from openenv_sandbox.errors import ConfigError
+from openenv_sandbox.lifecycle import UNDO_S, finish, in_thread
 
 if TYPE_CHECKING:
     from collections.abc import Callable
@@ -57,26 +56,32 @@ class OwnContainer:
                 hint="start it yourself and pass base_url=",
             )
         self._provider_runs = True
-        url = await self._in_thread(start)
-        self._base_url = str(url).rstrip("/")
-        self._recognise()
-        ready = getattr(provider, "wait_for_ready", None)
-        if ready is not None:
-            await self._in_thread(ready, self._base_url)
+        try:
+            url = await self._in_thread(start)
+            self._base_url = str(url).rstrip("/")
+            self._recognise()
+            ready = getattr(provider, "wait_for_ready", None)
+            if ready is not None:
+                await self._in_thread(ready, self._base_url)
+        except BaseException:
+            await finish(self._stop_provider(), timeout=UNDO_S)
+            raise
 
     async def _stop_provider(self) -> None:
         if self._provider_runs:
             self._provider_runs = False
             self._base_url = ""
-            for name in ("stop_container", "stop", "close"):
-                stop = getattr(self._provider, name, None)
-                if stop is not None:
-                    await self._in_thread(stop)
-                    return
+            await self._in_thread(self._stopping())
+
+    def _stopping(self) -> Callable[[], Any]:
+        methods = (getattr(self._provider, name, None) for name in ("stop_container", "stop", "close"))
+        return next(filter(None, methods), _nothing)
 
     async def _in_thread(self, fn: Callable[..., Any], *args: Any) -> Any:
         if self._face == "async":
-            value = await anyio.to_thread.run_sync(fn, *args)
-        else:
-            value = fn(*args)
-        return value
+            return await in_thread(fn, *args)
+        return fn(*args)
+
+
+def _nothing() -> None:
+    """For an object that cannot be stopped."""

@@ -11,11 +11,9 @@ from __future__ import annotations
 from collections.abc import Coroutine
 from typing import TYPE_CHECKING, Any, TypeVar
 
-import anyio.to_thread
-
 from openenv_sandbox.errors import ConfigError
 from openenv_sandbox.launcher import LaunchHandle, _Handle, launch
-from openenv_sandbox.lifecycle import finish
+from openenv_sandbox.lifecycle import UNDO_S, finish, in_thread
 from openenv_sandbox.options import near
 
 if TYPE_CHECKING:
@@ -29,9 +27,6 @@ ClientT = TypeVar("ClientT", bound="EnvClient[Any, Any, Any]")
 
 SPACE_REGISTRY = "registry.hf.space"
 """Where the hub publishes the images of Spaces, as ``org-name:tag``."""
-
-STOP_S = 60.0
-"""Longest wait for a provider to stop what failed to start, in seconds."""
 
 
 class StartHandle(_Handle, Coroutine[Any, Any, ClientT]):
@@ -181,11 +176,11 @@ def _started(
             stop()
 
     async def go() -> ClientT:
-        client = await anyio.to_thread.run_sync(up)
+        client = await in_thread(up, undo=down)
         try:
             await client._connect_async()
         except BaseException:
-            await finish(client._close_async(), timeout=STOP_S)
+            await finish(client._close_async(), timeout=UNDO_S)
             raise
         return client
 
