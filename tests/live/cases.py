@@ -20,7 +20,7 @@ if TYPE_CHECKING:
 
 ROOT = Path(__file__).resolve().parents[2]
 BACKENDS = ("aca", "daytona", "e2b", "islo", "modal", "novita", "runloop")
-RECORDABLE = ("aca", "daytona", "novita")
+RECORDABLE = ("aca", "daytona", "novita", "runloop")
 CASSETTES = Path(__file__).parent / "cassettes"
 
 # Read at import, because each test clears such variables; taken away, because the library would wonder about them.

@@ -18,7 +18,7 @@ SECRET = re.compile(
     r"|subscription|tenant|organi[sz]ation|resource[-_]?group|e-?mail|user[-_]?id|request[-_]?id|correlation|trace",
     re.IGNORECASE,
 )
-VARIABLES = ("env", "envs", "envVars", "environment", "environmentVariables")
+VARIABLES = ("env", "envs", "envVars", "environment", "environmentVariables", "environment_variables")
 LOGIN_HOSTS = ("login.microsoftonline.com", "169.254.169.254")
 # Azure names subscription and group in its paths.
 _PATHS = re.compile(r"(?i)(/(?:subscriptions|resourceGroups|sandboxGroups)/)([^/?]+)")

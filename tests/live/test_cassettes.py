@@ -23,6 +23,7 @@ LOGINS = {
     "aca": ("AZURE_CLIENT_ID", "AZURE_CLIENT_SECRET", "AZURE_SUBSCRIPTION_ID", "AZURE_TENANT_ID"),
     "daytona": ("DAYTONA_API_KEY", "DAYTONA_ORGANIZATION_ID"),
     "novita": ("NOVITA_API_KEY",),
+    "runloop": ("RUNLOOP_API_KEY",),
 }
 
 
