@@ -34,7 +34,7 @@ def result(value: StepResult[Any]) -> str:
     observation = value.observation
     fields: Mapping[str, Any] = observation if isinstance(observation, dict) else _fields(observation)
     head = [("reward", value.reward), ("done", value.done), *([("truncated", True)] if value.truncated else [])]
-    shown = [(name, item) for name, item in fields.items() if name not in ("reward", "done") and item not in (None, {})]
+    shown = [(name, item) for name, item in fields.items() if name not in ("reward", "done") and not _empty(item)]
     return _table([*head, *shown])
 
 
@@ -84,14 +84,19 @@ def _fields(observation: Any) -> Mapping[str, Any]:
     return {"observation": observation}
 
 
-def _table(rows: Sequence[tuple[str, Any]], title: str = "") -> str:
-    caption = f"<caption>{html.escape(title)}</caption>" if title else ""
-    body = "".join(f"<tr><th>{html.escape(name)}</th><td>{cell(value)}</td></tr>" for name, value in rows)
+def _empty(value: Any) -> bool:
+    # Not by comparing: an array answers that with an array.
+    return value is None or (isinstance(value, dict) and not value)
+
+
+def _table(rows: Sequence[tuple[Any, Any]], title: str = "") -> str:
+    caption = f"<caption>{_escaped(title)}</caption>" if title else ""
+    body = "".join(f"<tr><th>{_escaped(name)}</th><td>{cell(value)}</td></tr>" for name, value in rows)
     return f"<table>{caption}{body}</table>"
 
 
 def _grid(columns: Sequence[str], rows: Sequence[Sequence[Any]]) -> str:
-    head = "".join(f"<th>{html.escape(name)}</th>" for name in columns)
+    head = "".join(f"<th>{_escaped(name)}</th>" for name in columns)
     body = "".join(f"<tr>{''.join(f'<td>{cell(value)}</td>' for value in row)}</tr>" for row in rows)
     return f"<table><tr>{head}</tr>{body}</table>"
 
@@ -106,13 +111,25 @@ def cell(value: Any) -> str:
     else:
         try:
             text = json.dumps(value, default=_plain, ensure_ascii=False, indent=1 if _nested(value) else None)
-        except (TypeError, ValueError):
-            text = repr(value)
-    cut = html.escape(text[:LONGEST]) + ("…" if len(text) > LONGEST else "")
+        except (TypeError, ValueError, RecursionError):
+            text = _shown(value)
+    cut = _escaped(text[:LONGEST]) + ("…" if len(text) > LONGEST else "")
     if len(text) <= 80 and "\n" not in text:
         return cut
-    first = html.escape(text.splitlines()[0][:60]) if text.strip() else ""
+    first = _escaped(text.splitlines()[0][:60]) if text.strip() else ""
     return f"<details><summary>{first}…</summary><pre>{cut}</pre></details>"
+
+
+def _escaped(value: Any) -> str:
+    # Half a character has no UTF-8, and what a notebook cannot encode it does not show at all.
+    return html.escape(str(value).encode("utf-8", "replace").decode())
+
+
+def _shown(value: Any) -> str:
+    try:
+        return repr(value)
+    except Exception:  # nested too deeply, or a class that cannot show itself
+        return f"a {type(value).__name__}"
 
 
 def image(value: Any) -> str | None:

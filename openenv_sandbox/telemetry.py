@@ -95,6 +95,9 @@ class _Recorder:
             self._failures.add(1, {**kind, "kind": "server"})
         elif event.stage in ("ready", "failed"):
             self._launched(event, stages)
+            if event.stage == "failed":  # no sandbox of that key will ever stop
+                with self._lock:
+                    self._open.pop(event.key, None)
         elif event.stage == "stopped":
             self._span("openenv.stop", event.duration_s, event)
             with self._lock:

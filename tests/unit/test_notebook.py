@@ -122,3 +122,41 @@ async def test_clients_sandboxes_and_backends() -> None:
     assert "pw" not in GenericEnvClient("http://user:pw@h:1")._repr_html_()
     table = openenv_sandbox.providers()
     assert "Docker" in Seen(table._repr_html_()).text  # type: ignore[attr-defined]
+
+
+class Odd:
+    """Compares like an array, and cannot show itself."""
+
+    def __eq__(self, other: object) -> Any:
+        return self
+
+    __hash__ = None  # type: ignore[assignment]
+
+    def __bool__(self) -> bool:
+        raise ValueError("ambiguous")
+
+    def __str__(self) -> str:
+        raise ValueError("no text")
+
+
+def nested(depth: int) -> Any:
+    value: Any = []
+    for _ in range(depth):
+        value = [value]
+    return value
+
+
+@pytest.mark.parametrize(
+    "observation",
+    [{"a": nested(3000)}, {1: 2}, {"a": "\ud800"}, {"\ud800": 1}, {"a": np.zeros(3)}, {"a": Odd()}],
+    ids=["deep", "number-as-name", "half-a-character", "half-a-name", "array", "odd"],
+)
+def test_whatever_an_environment_sends_is_shown(observation: dict[Any, Any]) -> None:
+    """An observation that cannot be shown would hide the reward as well; a notebook takes UTF-8 alone.
+
+    Mutation: ask ``item in (None, {})``; let RecursionError through
+    """
+    text = notebook.result(StepResult(observation=observation, reward=2.5, done=False))
+    assert text.encode()
+    assert "2.5" in Seen(text).text
+    assert "<td>" in text.partition("2.5")[2]

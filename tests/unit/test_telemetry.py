@@ -148,3 +148,17 @@ async def test_telemetry_that_fails_harms_nothing(recorded: Recorded, caplog: py
     finally:
         _observers.calls.remove(broken)
     assert "telemetry failed" in caplog.text
+
+
+async def test_launches_that_fail_are_not_remembered(recorded: Recorded) -> None:
+    """A program that tries for weeks does not grow.
+
+    Mutation: keep the stages of a launch until its sandbox stops
+    """
+    recorder = _observers.events[-1].__self__  # type: ignore[attr-defined]
+    with FakeCloud() as cloud:
+        for _ in range(3):
+            with pytest.raises(OpenEnvError):
+                await launch("fake-env:1", provider=cloud.provider(), options={"address": "127.0.0.1:9"})
+    assert len(recorded.metric("openenv.failures")) == 1
+    assert not recorder._open
