@@ -3,11 +3,13 @@
 from __future__ import annotations
 
 import keyword
+import os
 import re
 import sys
 from pathlib import Path
 from typing import TYPE_CHECKING
 
+from openenv_sandbox._paths import remove_tree
 from openenv_sandbox.errors import ConfigError
 
 if TYPE_CHECKING:
@@ -35,20 +37,32 @@ def scaffold(name: str, parent: Path, *, tools: bool = False) -> Path:
         The folder.
 
     Raises:
-        ConfigError: The name cannot be that of a package, or the folder exists and is not empty. Nothing was written.
+        ConfigError: The name cannot be that of a package, the folder exists and is not empty, or it cannot be written.
+            Nothing is left.
     """
     check_name(name)
     target = parent / name
     if target.exists() and (not target.is_dir() or any(target.iterdir())):
         raise ConfigError(f"{target} exists and is not empty", hint="choose another name or --output folder")
-    values = _values(name)
-    for part in ("common", "tools" if tools else "plain"):
+    new = not os.path.lexists(target)
+    try:
+        _write(target, _values(name), "tools" if tools else "plain")
+    except BaseException as error:
+        if new:
+            remove_tree(target)
+        if isinstance(error, OSError):
+            raise ConfigError(f"{target} cannot be written: {error.strerror or error}") from error
+        raise
+    return target
+
+
+def _write(target: Path, values: dict[str, str], kind: str) -> None:
+    for part in ("common", kind):
         root = TEMPLATES / part
         for template in sorted(root.rglob(f"*{SUFFIX}")):
             file = target / _fill(template.relative_to(root).as_posix().removesuffix(SUFFIX), values)
             file.parent.mkdir(parents=True, exist_ok=True)
             file.write_text(_fill(template.read_text(encoding="utf-8"), values), encoding="utf-8")
-    return target
 
 
 def check_name(name: str) -> None:

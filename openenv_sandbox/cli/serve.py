@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import os
 import signal
+import socket
 import subprocess
 import sys
 import tempfile
@@ -19,7 +20,7 @@ if TYPE_CHECKING:
 
 @click.command("serve", short_help="Run an environment's server here.")
 @click.argument("path", default=".", type=click.Path(path_type=Path))
-@click.option("-p", "--port", type=click.IntRange(0, 65535), help="Default: that of openenv.yaml.")
+@click.option("-p", "--port", type=click.IntRange(0, 65535), help="Default: that of openenv.yaml; 0: a free one.")
 @click.option("--host", default="127.0.0.1", show_default=True, help="0.0.0.0 lets other machines in.")
 @click.option("--reload", is_flag=True, help="Restart when a file of the folder changes.")
 @click.option("--workers", type=click.IntRange(1), help="Server processes; sessions are not shared between them.")
@@ -42,11 +43,12 @@ def command(
     found = folder.read(path.resolve())
     if found.module is None:
         raise ImageError(f"{path}: neither openenv.yaml nor pyproject.toml says which application to serve")
-    argv = [sys.executable, "-m", "uvicorn", found.module, "--host", host, "--port", str(port or found.port)]
+    number = found.port if port is None else port or _free(host)
+    argv = [sys.executable, "-m", "uvicorn", found.module, "--host", host, "--port", str(number)]
     argv += ["--reload", "--reload-dir", str(path)] if reload else []
     argv += ["--workers", str(workers)] if workers else []
     with tempfile.TemporaryDirectory(prefix="openenv-serve-") as links:
-        address = f"http://{host}:{port or found.port}"
+        address = f"http://[{host}]:{number}" if ":" in host else f"http://{host}:{number}"
         terminal.say(f"serving {found.module} on {address} (Ctrl-C ends it)")
         environment = _environment(found, Path(links))
         if web:
@@ -58,7 +60,13 @@ def command(
 
 def _for_a_browser(address: str) -> str:
     """The address as this machine reaches it, where the server listens on all of its own."""
-    return address.replace("//0.0.0.0:", "//localhost:").replace("//:::", "//localhost:")
+    return address.replace("//0.0.0.0:", "//localhost:").replace("//[::]:", "//localhost:")
+
+
+def _free(host: str) -> int:
+    """A port that is free just now: the server's own choice would come too late to be printed."""
+    with socket.create_server((host, 0), family=socket.AF_INET6 if ":" in host else socket.AF_INET) as listener:
+        return int(listener.getsockname()[1])
 
 
 def _environment(found: Folder, links: Path) -> dict[str, str]:

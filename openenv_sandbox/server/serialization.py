@@ -4,14 +4,13 @@ from __future__ import annotations
 
 import json
 import sys
+from collections.abc import Mapping
 from typing import TYPE_CHECKING, Any, TypeVar, cast
 
 from openenv_sandbox.models import Action, CallToolAction, ListToolsAction
 from openenv_sandbox.wire import codec, messages
 
 if TYPE_CHECKING:
-    from collections.abc import Mapping
-
     from openenv_sandbox.models import Observation
 
 ActionT = TypeVar("ActionT", bound=Action)
@@ -47,7 +46,7 @@ def deserialize_action(action_data: Mapping[str, Any], action_cls: type[ActionT]
     Raises:
         pydantic.ValidationError: They are no such action.
     """
-    if action_cls in _GENERAL:
+    if action_cls in _GENERAL and isinstance(action_data, Mapping):
         kind = action_data.get("type")
         if kind == "call_tool":
             return cast("ActionT", CallToolAction.model_validate(action_data))
@@ -70,6 +69,8 @@ def deserialize_action_with_preprocessing(action_data: Mapping[str, Any], action
         ValueError: A text that should be JSON is none.
         pydantic.ValidationError: The fields are no such action.
     """
+    if not isinstance(action_data, Mapping):
+        return deserialize_action(action_data, action_cls)  # refuses it
     fields = dict(action_data)
     if fields.get("type") == "call_tool" and isinstance(fields.get("arguments"), str):
         fields["arguments"] = _parsed(fields["arguments"], "arguments") if fields["arguments"].strip() else {}

@@ -6,6 +6,7 @@ import os
 import subprocess
 import sys
 from pathlib import Path
+from typing import Any
 
 import pytest
 
@@ -81,3 +82,27 @@ def test_names_that_cannot_be(name: str, hint: str, tmp_path: Path) -> None:
     assert hint in caught.value.hint
     assert not list(tmp_path.iterdir())
     check_name("demo_env")
+
+
+def test_what_cannot_be_written_whole_is_not_left(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    """A full disk: told, and the name can be used again when there is room.
+
+    Mutation: leave the files that were written before
+    """
+    real = Path.write_text
+
+    def write(path: Path, *args: Any, **kwargs: Any) -> int:
+        if path.name == "models.py":
+            raise OSError(28, "No space left on device")
+        return real(path, *args, **kwargs)
+
+    monkeypatch.setattr(Path, "write_text", write)
+    with pytest.raises(ConfigError, match="No space left"):
+        scaffold("demo_env", tmp_path)
+    assert os.listdir(tmp_path) == []
+    monkeypatch.undo()
+    assert (scaffold("demo_env", tmp_path) / "models.py").is_file()
+    (tmp_path / "link_env").symlink_to(tmp_path / "nowhere")
+    with pytest.raises(ConfigError, match="link_env"):
+        scaffold("link_env", tmp_path)
+    assert (tmp_path / "link_env").is_symlink()

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import socket
 from pathlib import Path
 from typing import Any
 
@@ -57,3 +58,23 @@ def test_several_workers_have_no_page(started: dict[str, Any], capsys: pytest.Ca
     assert run(["serve", ECHO, "--web", "--workers", "2"]) == 2
     assert "--web needs one worker" in capsys.readouterr().err
     assert not started
+
+
+@pytest.mark.parametrize("host", ["127.0.0.1", "::1"])
+def test_port_zero_is_a_free_port(
+    started: dict[str, Any], capsys: pytest.CaptureFixture[str], host: str, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """And the address that is printed is one a browser takes.
+
+    Mutation: take 0 for no port
+    """
+    monkeypatch.setattr(serve, "_free", lambda host: 12345)
+    assert run(["serve", ECHO, "-p", "0", "--host", host]) == 0
+    assert started["argv"][-1] == "12345"
+    named = f"[{host}]" if ":" in host else host
+    assert f"http://{named}:12345 " in "".join(capsys.readouterr())
+
+
+def test_a_free_port_is_none_that_is_taken() -> None:
+    with socket.create_server(("127.0.0.1", serve._free("127.0.0.1"))) as listener:
+        assert serve._free("127.0.0.1") != listener.getsockname()[1]

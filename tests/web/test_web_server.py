@@ -121,6 +121,17 @@ async def test_what_is_wrong_with_an_action_is_told_with_its_place() -> None:
         assert (await someone.post("/web/step", [1]))[0] == 422
 
 
+@pytest.mark.parametrize("action", [[1], "x", 5])
+async def test_an_action_that_is_no_object_is_the_callers_mistake(action: Any) -> None:
+    """Mutation: take whatever comes for fields"""
+    async with serving(page()) as server:
+        someone = Person(server)
+        await someone.arrive()
+        await someone.post("/web/reset")
+        status, answer = await someone.post("/web/step", {"action": action})
+        assert (status, answer["code"]) == (422, "VALIDATION_ERROR")
+
+
 async def test_an_episode_is_exported_line_by_line() -> None:
     async with serving(create_web_interface_app(Studio, Draw, Canvas)) as server:
         someone = await person(server)
