@@ -18,7 +18,7 @@ from typing import TYPE_CHECKING, Any
 from urllib.parse import unquote, urlsplit
 
 from openenv_sandbox import _manifest
-from openenv_sandbox.errors import ConfigError, OpenEnvError
+from openenv_sandbox.errors import ConfigError
 from openenv_sandbox.options import near
 
 if TYPE_CHECKING:
@@ -196,14 +196,14 @@ def _installed() -> Iterator[EnvironmentInfo]:
             place = _place(distribution)
             if place is not None:
                 yield read(distribution, *place)
-        except (OpenEnvError, OSError, ValueError) as error:  # one broken package hides no other
-            _log.warning("%s is passed over: %s", distribution.metadata["Name"], error)
+        except Exception as error:  # one broken package hides no other, whatever is wrong with it
+            _log.warning("%s is passed over: %s", getattr(distribution, "_path", "a distribution"), error)
 
 
 def _place(distribution: metadata.Distribution) -> tuple[str, Path] | None:
     """Package and folder of an environment; None for any other distribution."""
     files = distribution.files or []
-    name = str(distribution.metadata["Name"] or "")
+    name = str(distribution.metadata["Name"])
     wanted = {_manifest.FILE}
     if re.match(r"openenv[-_](?!core$)", name):
         wanted.add("client.py")

@@ -118,7 +118,7 @@ def install(text: str, *, trust: bool, on_log: Callable[[str], object] = lambda 
 
 def _put_back(before: Sequence[str], wheel: Path, on_log: Callable[[str], object]) -> None:
     importlib.invalidate_caches()
-    if any(_flat(found.metadata["Name"] or "") == OLDER for found in metadata.distributions()):
+    if _is_there(OLDER):
         on_log(f"removing {OLDER}")
         _installer("uninstall", OLDER)
         if _ask(strict=False) != before:
@@ -183,6 +183,14 @@ def _from(folder: Path) -> metadata.Distribution | None:
         if url.get("url") == folder.as_uri():
             return found
     return None
+
+
+def _is_there(name: str) -> bool:
+    try:
+        metadata.distribution(name)
+    except metadata.PackageNotFoundError:
+        return False
+    return True
 
 
 def _flat(name: str) -> str:

@@ -64,7 +64,10 @@ class OwnContainer:
             if ready is not None:
                 await self._in_thread(ready, self._base_url)
         except BaseException:
-            await finish(self._stop_provider(), timeout=UNDO_S)
+            if self._face == "async":
+                await finish(self._stop_provider(), timeout=UNDO_S)
+            else:  # the blocking face has no loop, so nothing else can cancel this
+                await self._stop_provider()
             raise
 
     async def _stop_provider(self) -> None:

@@ -30,6 +30,10 @@ def run(code: str, *options: str) -> str:
         "from openenv.core.rubrics import LLMJudge, Sequential",
         "from openenv_core.env_server.types import Action",
         "import openenv, openenv.core; openenv.GenericEnvClient; openenv.__version__",
+        "from openenv import AutoEnv, AutoAction; AutoEnv.get_env_info",
+        "from openenv.auto._discovery import get_discovery; get_discovery().discover()",
+        "from openenv.core.evals import InspectAIHarness",
+        "from openenv.core.harness.collect import CollectRunner, push_to_hf_hub",
     ],
 )
 def test_a_type_loads_no_framework(statement: str) -> None:

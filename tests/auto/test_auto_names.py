@@ -56,6 +56,7 @@ def site(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Iterator[Path]:
     installed(tmp_path, "plain_env", "my-game", plain)
     installed(tmp_path, "loud_env", "openenv-loud-env", {"__init__.py": broken, "client.py": broken + PLAIN})
     installed(tmp_path, "torn_env", "openenv-torn-env", {"client.py": "", "openenv.yaml": "name: [1]\n"})
+    (tmp_path / "ghost-1.0.dist-info").mkdir()  # what an interrupted uninstall leaves
     installed(tmp_path, "openenv_tool", "openenv-tool", {"client.py": PLAIN})
     _discovery.reset_discovery()
     yield tmp_path
@@ -163,7 +164,7 @@ def test_the_docker_backend_by_default(site: Path, monkeypatch: pytest.MonkeyPat
     with pytest.raises(RuntimeError, match="enough"):
         AutoEnv.from_env("plain", wait_timeout=7, env_vars={"A": "b"}).sync().connect()
     fields = {"env": {"A": "b"}, "timeouts": {"ready": 7}, "trust": None}
-    assert seen[:2] == ["docker", ("plain-env:latest", fields)]
+    assert seen == ["docker", ("plain-env:latest", fields), "stop"]
 
 
 @pytest.mark.parametrize(
