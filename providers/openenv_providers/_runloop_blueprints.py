@@ -5,14 +5,15 @@ from __future__ import annotations
 import asyncio
 import hashlib
 import io
-import tarfile
+from functools import partial
 from typing import TYPE_CHECKING, Any
 
 from openenv_providers._runloop_api import missing
 from openenv_providers._runloop_devboxes import BLUEPRINT, ROOT
-from openenv_sandbox._staged import staged
+from openenv_sandbox.backend_kit import poll
 from openenv_sandbox.errors import BuildError, ImageError
 from openenv_sandbox.provider import Prepared
+from openenv_sandbox.staging import staged, write_tar
 
 if TYPE_CHECKING:
     from collections.abc import Sequence
@@ -115,18 +116,22 @@ class Blueprints:
 
     async def _complete(self, view: Any, on_log: LogSink) -> Any:
         """Wait for the end of a build, telling its output."""
-        id, told, pause = view.id, 0, 0.05
-        while True:
-            logs = await self.api.patient("reading a build's log", lambda client: client.blueprints.logs(id))
-            lines = [line.message for line in logs.logs]
+        id, told, lines = view.id, 0, list[str]()
+
+        async def look(client: Any) -> Any:
+            nonlocal told, lines
+            found = await client.blueprints.retrieve(id)
+            lines = [line.message for line in (await client.blueprints.logs(id)).logs]
             for line in lines[told:]:
                 on_log(line)
             told = max(told, len(lines))
-            if view.status not in _BUILDING:
-                break
-            await asyncio.sleep(pause)
-            pause = min(pause * 1.5, _POLL_S)
-            view = await self.api.patient("looking at the blueprint", lambda client: client.blueprints.retrieve(id))
+            return found
+
+        view = await poll(
+            lambda: self.api.call("looking at the blueprint", look),
+            lambda view: view.status not in _BUILDING,
+            longest=_POLL_S,
+        )
         if view.status != "build_complete":
             why = view.failure_reason or view.status
             raise BuildError(f"runloop could not build it: {why}", provider="runloop", log="\n".join(lines[-50:]))
@@ -137,29 +142,17 @@ class Blueprints:
         from runloop_api_client.sdk.async_storage_object import AsyncStorageObject
 
         on_log("sending the build context to the account's object store")
-        data = await asyncio.to_thread(_tar, folder)
+        data = io.BytesIO()
+        await asyncio.to_thread(partial(write_tar, folder, data, gz=True))
 
         async def upload(client: Any) -> str:
             made = await client.objects.create(name=name, content_type="tgz", ttl_ms=_CONTEXT_TTL_MS)
             there = AsyncStorageObject(client, made.id, upload_url=made.upload_url, upload_headers=made.upload_headers)
-            await there.upload_content(data)
+            await there.upload_content(data.getvalue())
             await there.complete()
             return str(made.id)
 
         return await self.api.call("sending the build context", upload)
-
-
-def _tar(folder: Path) -> bytes:
-    buffer = io.BytesIO()
-    with tarfile.open(fileobj=buffer, mode="w:gz") as tar:
-        tar.add(folder, arcname=".", filter=_anonymous)
-    return buffer.getvalue()
-
-
-def _anonymous(info: tarfile.TarInfo) -> tarfile.TarInfo:
-    info.uid = info.gid = 0
-    info.uname = info.gname = ""
-    return info
 
 
 async def ours(api: Api) -> list[Prepared]:

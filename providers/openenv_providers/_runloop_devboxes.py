@@ -8,9 +8,11 @@ import math
 from typing import TYPE_CHECKING, Any
 
 from openenv_providers._runloop_api import ENDED, Api, missing
+from openenv_sandbox.backend_kit import undo
 from openenv_sandbox.errors import (
     CapabilityError,
     CreateTimeout,
+    ImageError,
     OpenEnvError,
     ProviderError,
     ProviderUnavailable,
@@ -158,35 +160,35 @@ class Devboxes:
             if policy is not None and error.outcome == "failed":
                 with contextlib.suppress(OpenEnvError):  # the first error says more
                     await self._drop_policy(policy)
+            if isinstance(error, SandboxGone):
+                raise ImageError(
+                    f"{error.message}: was it removed?", provider="runloop", hint="launch again"
+                ) from error
             raise
-        try:
-            return await asyncio.wait_for(self._running(view), spec.timeouts.create)
-        except (OpenEnvError, asyncio.TimeoutError) as error:
-            late = f"the devbox did not run within {spec.timeouts.create:g} s"
-            ours = error if isinstance(error, OpenEnvError) else CreateTimeout(late, ref=self.ref(view))
-            await self._undo(self.ref(view), ours)
-            raise ours from error
-
-    async def _running(self, view: Any) -> Any:
-        from runloop_api_client.types import DevboxView
-
         ref = self.ref(view)
-        while view.status != "running":
-            if view.status in (*ENDED, "suspended"):
-                told = [change.failure_reason for change in view.state_transitions if change.failure_reason]
-                why = (told or [view.failure_reason or view.shutdown_reason or "no reason given"])[-1]
-                raise ProviderError(f"the devbox did not boot: {view.status}, {why}", ref=ref, retryable=True)
-            path = f"/v1/devboxes/{view.id}"
-            view = await self.api.poll(path, ("running", "suspended", *ENDED), DevboxView, ref) or view
+        try:
+            return await asyncio.wait_for(self._running(view, ref), spec.timeouts.create)
+        except asyncio.TimeoutError as error:
+            late = CreateTimeout(f"the devbox did not run within {spec.timeouts.create:g} s", ref=ref)
+            await undo(self.delete(ref), late)
+            raise late from error
+        except BaseException as error:
+            await undo(self.delete(ref), error)
+            raise
+
+    async def _running(self, view: Any, ref: SandboxRef) -> Any:
+        if view.status != "running":
+            view = await self._settled(ref, "suspended")
+        if view.status != "running":
+            told = [change.failure_reason for change in view.state_transitions if change.failure_reason]
+            why = (told or [view.failure_reason or view.shutdown_reason or "no reason given"])[-1]
+            raise ProviderError(f"the devbox did not boot: {view.status}, {why}", ref=ref, retryable=True)
         return view
 
-    async def _undo(self, ref: SandboxRef, error: OpenEnvError) -> None:
-        try:
-            await self.delete(ref)
-            error.outcome = "failed"
-        except OpenEnvError as left:
-            error.outcome = "unknown"
-            error.hint = f"{error.hint or ''} (removing it failed too: {left.message})".strip()
+    async def _settled(self, ref: SandboxRef, *more: str) -> Any:
+        from runloop_api_client.types import DevboxView
+
+        return await self.api.reached(f"/v1/devboxes/{ref.id}", ("running", *more, *ENDED), DevboxView, ref)
 
     async def taken(self, ref: SandboxRef) -> Any:
         """A devbox of another process, once it takes commands: after a lost reply it may still boot.
@@ -195,15 +197,15 @@ class Devboxes:
             SandboxGone: It does not exist, or has ended.
             ProviderUnavailable: It boots for too long.
         """
-        from runloop_api_client.types import DevboxView
-
-        loop, view, path = asyncio.get_running_loop(), await self.view(ref), f"/v1/devboxes/{ref.id}"
-        deadline = loop.time() + TAKE_S
-        while view.status in BOOTING:
-            if loop.time() > deadline:
-                raise ProviderUnavailable(f"the devbox still boots after {TAKE_S:g} s", ref=ref, retryable=True)
-            view = await self.api.poll(path, ("running", "suspended", *ENDED), DevboxView, ref) or view
-        return view if view.status not in ENDED else await self.view(ref)
+        view = await self.view(ref)
+        if view.status not in BOOTING:
+            return view
+        try:
+            await asyncio.wait_for(self._settled(ref, "suspended"), TAKE_S)
+        except asyncio.TimeoutError as error:
+            late = f"the devbox still boots after {TAKE_S:g} s"
+            raise ProviderUnavailable(late, ref=ref, retryable=True) from error
+        return await self.view(ref)
 
     async def view(self, ref: SandboxRef) -> Any:
         """A devbox as it is now; one that has ended is gone.

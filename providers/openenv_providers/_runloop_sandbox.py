@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import asyncio
 import contextlib
 import io
 import shlex
@@ -12,6 +11,7 @@ from urllib.parse import urlsplit
 from openenv_providers._runloop_api import ENDED
 from openenv_providers._runloop_blueprints import drop
 from openenv_providers._runloop_devboxes import info
+from openenv_sandbox.backend_kit import poll
 from openenv_sandbox.endpoint import Endpoint
 from openenv_sandbox.errors import EndpointError, FileError, OpenEnvError, ProviderError, SandboxGone
 from openenv_sandbox.provider import Exit, Prepared, RawResult, Sandbox
@@ -23,7 +23,6 @@ if TYPE_CHECKING:
     from openenv_sandbox.provider import ImageConfig, OutputSink
 
 TOKEN_HEADER = "X-Runloop-Tunnel-Authorization"
-_POLL_S = 1.0
 
 
 class RunloopSandbox(Sandbox):
@@ -61,13 +60,12 @@ class RunloopSandbox(Sandbox):
         done = await self._call(
             "starting a command", lambda client: client.devboxes.execute_async(id, command=command), started=True
         )
-        path = f"/v1/devboxes/{id}/executions/{done.execution_id}"
-        while done.status != "completed":
+        if done.status != "completed":
+            path = f"/v1/devboxes/{id}/executions/{done.execution_id}"
             try:
-                found = await self._api.poll(path, ("completed",), DevboxAsyncExecutionDetailView, self.ref)
+                done = await self._api.reached(path, ("completed",), DevboxAsyncExecutionDetailView, self.ref)
             except OpenEnvError as error:
                 raise await self._devboxes.gone_or(error, self.ref) from error
-            done = found or done
         for name, text, cut in (
             ("stdout", done.stdout, done.stdout_truncated),
             ("stderr", done.stderr, done.stderr_truncated),
@@ -117,15 +115,17 @@ class RunloopSandbox(Sandbox):
         )
 
     async def wait_exit(self) -> Exit:
-        """By long questions. Nobody else knows how the server ended: it is core's own command."""
+        """By questions that the service holds; an outage of it is no end. Core knows how its own command ended."""
         from runloop_api_client.types import DevboxView
 
-        while True:
-            try:
-                if await self._api.poll(f"/v1/devboxes/{self.ref.id}", ENDED, DevboxView, self.ref) is not None:
-                    return Exit(None)
-            except SandboxGone:
-                return Exit(None)
+        path = f"/v1/devboxes/{self.ref.id}"
+        try:
+            view = await poll(
+                lambda: self._api.held(path, ENDED, DevboxView, self.ref), lambda view: view is not None, longest=5.0
+            )
+        except SandboxGone:
+            return Exit(None)
+        return Exit(None, reason=view.shutdown_reason or view.failure_reason or "")
 
     async def snapshot(self) -> Prepared:
         """Of the disk, with what commands have written until now."""
@@ -138,18 +138,14 @@ class RunloopSandbox(Sandbox):
             started=True,
         )
         taken = Prepared(made.id, self._config, None, True, labels, made.create_time_ms / 1000)
-        pause = 0.05
-        while True:
-            state = await self._api.patient(
-                "looking at the snapshot", lambda client: client.devboxes.disk_snapshots.query_status(made.id)
-            )
-            if state.status == "complete":
-                return taken
-            if state.status != "in_progress":
-                await drop(self._api, taken.ref)
-                raise ProviderError(f"taking a snapshot: {state.error_message or state.status}", ref=self.ref)
-            await asyncio.sleep(pause)
-            pause = min(pause * 1.5, _POLL_S)
+        state = await poll(
+            lambda: self._call("looking at it", lambda client: client.devboxes.disk_snapshots.query_status(made.id)),
+            lambda state: state.status != "in_progress",
+        )
+        if state.status != "complete":
+            await drop(self._api, taken.ref)
+            raise ProviderError(f"taking a snapshot: {state.error_message or state.status}", ref=self.ref)
+        return taken
 
     async def delete(self) -> None:
         """As the provider does."""

@@ -8,13 +8,13 @@ live are compared here. One that was shut down stays in the vendor's lists for g
 
 from __future__ import annotations
 
-import hashlib
 import os
 from typing import TYPE_CHECKING, Any, ClassVar, Literal
 from urllib.parse import urlsplit
 
 from openenv_providers import _runloop_devboxes as devboxes
 from openenv_providers._runloop_api import SDK, Api
+from openenv_sandbox.backend_kit import digest
 from openenv_sandbox.capabilities import Capabilities, ExecCapabilities, Sizes
 from openenv_sandbox.options import ProviderOptions, trusted
 from openenv_sandbox.provider import Prepared, Sandbox, SandboxInfo, SandboxProvider, SandboxRef, Verified
@@ -84,8 +84,7 @@ class RunloopProvider(SandboxProvider):
         super().__init__(options)
         url = self.options.base_url or os.environ.get("RUNLOOP_BASE_URL") or BASE_URL
         key = os.environ.get("RUNLOOP_API_KEY", "")
-        account = hashlib.sha256(key.encode()).hexdigest()[:12]
-        self.api = Api(url.rstrip("/"), f"{url.rstrip('/')} {account}", key)
+        self.api = Api(url.rstrip("/"), f"{url.rstrip('/')} {digest(key)}", key)
         self.devboxes = devboxes.Devboxes(self.api)
         self.domain = (urlsplit(url).hostname or "").removeprefix("api.")
 

@@ -138,6 +138,19 @@ async def test_a_ref_that_cannot_be_pulled(provider: RunloopProvider, face: Runl
         assert (face.blueprints.builds, face.blueprints.all) == (count, {})
 
 
+async def test_a_blueprint_that_is_gone(provider: RunloopProvider, face: RunloopFace) -> None:
+    """Somebody removed it between the look and the create: that is no sandbox that is gone.
+
+    Mutation: the vendor's 404 is taken for one of the devbox
+    """
+    spec = asked(face)
+    prepared = await prepare(provider, spec)
+    await provider.drop(prepared)
+    with pytest.raises(ImageError, match=r"not built \(status 404\): was it removed\?"):
+        await provider.create(prepared, spec, key=OUR_KEY)
+    assert (await prepare(provider, spec)).ref != prepared.ref
+
+
 async def test_a_login_is_refused(provider: RunloopProvider, face: RunloopFace) -> None:
     from openenv_sandbox import launch
 

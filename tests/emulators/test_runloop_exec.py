@@ -74,12 +74,13 @@ async def test_questions_that_keep_failing(
     """
     from openenv_providers import _runloop_api
 
-    monkeypatch.setattr(_runloop_api, "_ASK_AGAIN", 2)
+    monkeypatch.setattr(_runloop_api, "PATIENCE_S", 0.5)
     sandbox = await made(provider, face)
     failed = face.engine.faults.add("wait", status=502, times=None)
     with pytest.raises(ProviderError) as caught:
         await asyncio.wait_for(run(sandbox, "true; sleep 5"), HANG_S)
-    assert (failed.hits, caught.value.retryable) == (3, True)
+    assert failed.hits >= 2
+    assert caught.value.retryable
 
 
 async def test_refused_because_it_has_ended(provider: RunloopProvider, face: RunloopFace) -> None:
@@ -110,18 +111,22 @@ async def test_the_end_of_a_devbox_is_noticed(
 ) -> None:
     """However many questions it takes; one that nothing came of is no failure.
 
-    Mutation: a 408 counts as a failing look
+    Mutation: a 408 counts as a failing look, or an outage of the service for the end
     """
     from openenv_providers import _runloop_api
 
-    monkeypatch.setattr(_runloop_api, "_ASK_AGAIN", 0)
+    monkeypatch.setattr(_runloop_api, "PATIENCE_S", 0.0)
     sandbox = await made(provider, face)
     face.hold_s = 0.05
     waiting = asyncio.ensure_future(sandbox.wait_exit())
     await asyncio.sleep(0.3)
     assert not waiting.done()
+    outage = face.engine.faults.add("wait", status=503, times=3)
+    while not outage.hits == 3:  # noqa: ASYNC110 - on another loop
+        await asyncio.sleep(0.02)
+    assert not waiting.done()
     await asyncio.to_thread(face.engine.call, face.engine.delete(sandbox.ref.id))
-    assert (await asyncio.wait_for(waiting, HANG_S)).code is None
+    assert str(await asyncio.wait_for(waiting, HANG_S)) == "an unknown code (api_shutdown)"
 
 
 async def test_attaching_to_one_that_boots(

@@ -191,7 +191,7 @@ def test_two_loops(face: RunloopFace) -> None:
         await provider.aclose()
         await provider.aclose()
         found = list(await provider.find("oe-1"))
-        assert asyncio.get_running_loop() not in provider.api._clients, "a client that nobody closes"
+        assert asyncio.get_running_loop() not in provider.api.clients._made, "a client that nobody closes"
         return found
 
     for coro in (look(), look(), look_after_closing()):
