@@ -24,6 +24,16 @@ ENDED = ("completed", "failed", "timeout")
 ROOT = "root"
 """Who commands run as: core gives them the user they shall have, which only root can, and whose files `put` writes."""
 
+SH, INLINE = "/bin/sh", 16_384
+SPILL = """n=$1 m=$2 f=/tmp/.oe-$1; shift 2
+(umask 077; : >"$f") 2>/dev/null || exec "$@"
+"$@" >"$f"; c=$?
+if [ "$(wc -c <"$f")" -le "$m" ]; then cat "$f"; rm -f "$f"; else printf %s "$n"; fi
+exit $c
+"""
+"""How much of an output an answer holds is not documented: what is longer stays in a file, and only its name is told.
+Arguments: that name, the most bytes, a command."""
+
 _BYTES = "application/octet-stream"
 """Said, because guessing a type from the name reads the machine's tables in the loop."""
 
@@ -52,7 +62,9 @@ class IsloSandbox(Sandbox):
         on_output: OutputSink,
     ) -> RawResult:
         """Start it, and ask until it has ended; then its output is there, as text."""
-        given: dict[str, Any] = {"command": list(argv), "user": ROOT}
+        nonce = secrets.token_hex(16)
+        wrapped = [SH, "-c", SPILL, "oe", nonce, str(INLINE), *argv] if argv[0] == SH else list(argv)
+        given: dict[str, Any] = {"command": wrapped, "user": ROOT}
         given |= {"env": dict(env)} if env else {}
         given |= {"workdir": cwd} if cwd else {}
         name = self.ref.id
@@ -72,17 +84,28 @@ class IsloSandbox(Sandbox):
             ref=self.ref,
         )
         if result.truncated:
-            raise ExecError(
-                "islo cut off what the command wrote",
-                ref=self.ref,
-                outcome="unknown",
-                hint="write to a file, and read it in pieces",
-            )
-        if result.stdout:
-            on_output("stdout", result.stdout.encode())
+            text = "islo cut off what the command wrote"
+            raise ExecError(text, ref=self.ref, outcome="unknown", hint="write to a file, and read that")
+        said = result.stdout.encode()
+        if said == nonce.encode():
+            said = await self._spilled(f"/tmp/.oe-{nonce}")
+        if said:
+            on_output("stdout", said)
         if result.stderr:
             on_output("stderr", result.stderr.encode())
         return RawResult(result.exit_code)
+
+    async def _spilled(self, path: str) -> bytes:
+        """What was too much for an answer."""
+
+        async def read(client: Any) -> bytes:
+            chunks = client.sandboxes.download_file(self.ref.id, path=path, request_options=ONCE)
+            return b"".join([chunk async for chunk in chunks])
+
+        said = bytes(await self._call("reading a command's output", read))
+        given = {"command": ["rm", "-f", path], "user": ROOT, "request_options": ONCE}
+        await self._call("removing a file", lambda client: client.sandboxes.exec_in_sandbox(self.ref.id, **given))
+        return said
 
     async def put(self, path: str, data: bytes) -> None:
         """By a multipart upload, which takes any bytes."""

@@ -2,12 +2,15 @@
 
 from __future__ import annotations
 
+import asyncio
 import contextlib
 from typing import TYPE_CHECKING, Any
 
 from openenv_providers.islo import IsloProvider
 
+from openenv_sandbox import image as images
 from openenv_sandbox.endpoint import Endpoint
+from openenv_sandbox.spec import SandboxSpec
 from tests.emulators.faces.islo_face import IsloFace
 from tests.emulators.faces.islo_parts import KEY
 from tests.emulators.proof_stage import Emulated
@@ -16,6 +19,9 @@ if TYPE_CHECKING:
     from collections.abc import Iterator
 
     from tests.emulators.engine import Engine
+
+
+LABELS = {"oe-install": "abc123", "oe-run": "aaaaaaaa", "oe-expires": "4102444800"}
 
 
 def spoilt(endpoint: Endpoint) -> Endpoint:
@@ -50,3 +56,13 @@ def emulated(engine: Engine) -> Iterator[Emulated]:
             wrong_token=spoilt,
             expire=expire,
         )
+
+
+async def made(provider: IsloProvider, face: IsloFace, key: str = "oe-aaaaaaaa-000000000001", **kw: Any) -> Any:
+    """A sandbox of the light image, asked for as a launch does."""
+    spec = SandboxSpec(image=kw.pop("image", face.engine.image("light")), exposure="public", **kw)
+    image = await asyncio.to_thread(images.parse, spec.image)
+    spec = provider.fit(spec, image)
+    spec = spec.model_copy(update={"labels": {**LABELS, **spec.labels, "oe-key": key}})
+    prepared = await provider.prepare(spec, image, on_log=lambda line: None)
+    return await provider.create(prepared, spec, key=key)

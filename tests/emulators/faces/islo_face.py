@@ -73,9 +73,10 @@ class IsloFace(Face):
         shares: By their secret: share, box and port.
         results: Of commands, by id.
         page: Most rows of one page of a listing.
+        stuck: Sandboxes never start.
         output_limit: Bytes of each stream that are kept.
         bodies: Bodies of creates, in order.
-        answers: Statuses by method and path, in order.
+        execs: Bodies of commands, in order.
     """
 
     def __init__(self, engine: Engine) -> None:
@@ -86,7 +87,8 @@ class IsloFace(Face):
         self.shares: dict[str, tuple[ShareResponse, Box]] = {}
         self.results: dict[str, dict[str, Any]] = {}
         self.page = 100
-        self.output_limit = 32 << 20
+        self.stuck = False
+        self.output_limit = 64 << 10
         self.bodies: list[dict[str, Any]] = []
         self.execs: list[dict[str, Any]] = []
         self.control, self.snapshots = Control(self), Snapshots(self)
@@ -101,6 +103,7 @@ class IsloFace(Face):
             ("POST", f"{one}/exec", self.exec),
             ("GET", f"{one}/exec/{{id}}", self.result),
             ("POST", f"{one}/files", self.upload),
+            ("GET", f"{one}/files", self.download),
             ("POST", f"{one}/shares", self.share),
             ("DELETE", f"{one}/shares/{{id}}", self.unshare),
             *self.control.routes(),
@@ -114,6 +117,7 @@ class IsloFace(Face):
         async def guarded(request: Request) -> Response:
             self.base = f"{request.url.scheme}://{request.headers['host']}"
             shown = request.headers.get("authorization", "").removeprefix("Bearer ")
+            await request.body()  # an answer to a request that is still being sent could be lost on the way
             try:
                 if request.url.path != "/control/auth/token" and shown not in self.control.tokens:
                     raise Problem(401, "AUTH_REQUIRED", "a session token is needed")
@@ -229,7 +233,8 @@ class IsloFace(Face):
             if name in self.failed:
                 return self.answer(self.failure(name))
             answer = self.answer(self.shown(self.named(name)))
-            self.starting.discard(name)
+            if not self.stuck:
+                self.starting.discard(name)
         return answer
 
     async def delete(self, request: Request) -> Response:
@@ -311,6 +316,13 @@ class IsloFace(Face):
         except OSError as error:
             raise Problem(400, "FILE_OPERATION_ERROR", str(error)) from None
         return self.answer(FileUploadStatusResponse(status="uploaded"))
+
+    async def download(self, request: Request) -> Response:
+        box, path = self.named(request.path_params["name"]), request.query_params.get("path", "")
+        try:
+            return Response(await box.read(path), media_type="application/octet-stream")
+        except OSError as error:
+            raise Problem(404, "FILE_NOT_FOUND", str(error)) from None
 
     # -------------------------------------------------------------------------------------------------- shares
 

@@ -78,6 +78,7 @@ class Control:
     async def login(self, request: Request) -> Response:
         asked = check(await request.json(), {"access_key": str}, ("access_key",))
         self.logins += 1
+        await self.face.engine.hook("login")
         if asked["access_key"] != KEY:
             raise Problem(401, "AUTH_TOKEN_INVALID", "the access key is not valid")
         token = f"session-{secrets.token_hex(12)}"
