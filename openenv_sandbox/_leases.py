@@ -32,6 +32,10 @@ class Lease:
         self.provider = provider
         self._slot = slot
 
+    def again(self) -> tuple[Any, Any]:
+        """Provider and options with which `openenv_sandbox.registry.acquire` gives the same instance once more."""
+        return (self.provider, None) if self._slot is None else (self._slot.cls, self._slot.options)
+
     async def release(self) -> None:
         """Give it back; the last one closes the provider, within 10 seconds. May be called twice."""
         slot, self._slot = self._slot, None

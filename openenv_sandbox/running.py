@@ -10,7 +10,7 @@ import math
 from typing import TYPE_CHECKING, Any, Protocol, TypeVar
 
 from openenv_sandbox import files as _files
-from openenv_sandbox import notebook
+from openenv_sandbox import forking, notebook
 from openenv_sandbox._exec_limits import UNSET, Unset, current, exec_limits
 from openenv_sandbox.errors import CapabilityError, ExecError
 from openenv_sandbox.process import Process, run_detached
@@ -71,7 +71,7 @@ class Owner(Protocol):
         """A client uses the server, which answered; returns what tells why it is dead."""
 
 
-class RunningSandbox(_files.FileMethods):
+class RunningSandbox(_files.FileMethods, forking.ForkMethods):
     """One sandbox in use.
 
     Args:

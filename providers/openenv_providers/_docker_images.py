@@ -2,9 +2,9 @@
 
 from __future__ import annotations
 
-import json
 from typing import TYPE_CHECKING, Any
 
+from openenv_providers._docker_commit import SNAPSHOT
 from openenv_providers._docker_daemon import translate
 from openenv_sandbox import build as building
 from openenv_sandbox import image_registries
@@ -14,15 +14,13 @@ from openenv_sandbox.lifecycle import daemon_call
 from openenv_sandbox.provider import Prepared
 
 if TYPE_CHECKING:
-    from collections.abc import Iterable, Iterator, Mapping, Sequence
+    from collections.abc import Mapping, Sequence
 
     from openenv_providers._docker_daemon import Daemon
     from openenv_sandbox._dockerhost import DockerHost
-    from openenv_sandbox.provider import Image, LogSink, SandboxInfo
+    from openenv_sandbox.provider import Image, LogSink
     from openenv_sandbox.spec import RegistryAuth, SandboxSpec
 
-SNAPSHOT = "openenv.snapshot"
-"""Label of every snapshot; its value is the key of the sandbox it was taken from."""
 _ALSO_RUNS = {"amd64": ("386",), "arm64": ("arm",)}
 
 
@@ -122,84 +120,6 @@ class _Said(Exception):
     """An error that came inside a stream whose own status was 200."""
 
     status = 500
-
-
-async def commit(daemon: Daemon, info: SandboxInfo, inspected: Mapping[str, Any]) -> Prepared:
-    """Keep a container's files as an image, without the variables that were given to the container.
-
-    A plain commit would write them into the image, where secrets outlive the sandbox and travel with it. So, where
-    there are any, the image is made from the files alone, with the start configuration of the container.
-
-    Args:
-        daemon: The daemon.
-        info: The sandbox.
-        inspected: What the daemon says about its container.
-    """
-    key = info.ref.key or info.ref.id[:12]
-    whose = [f"LABEL oe-install={info.labels['oe-install']}"] if info.labels.get("oe-install") else []
-
-    def make(api: Any) -> Mapping[str, Any]:
-        base = api.inspect_image(inspected["Image"]).get("Config") or {}
-        own = inspected["Config"]
-        plain = set(own.get("Env") or ()) <= set(base.get("Env") or ())
-        number = len(api.images(filters={"label": f"{SNAPSHOT}={key}"})) + 1
-        name, tag = "openenv/snapshot", f"{key}-{number}"
-        if plain:
-            api.commit(info.ref.id, name, tag, changes=[*_no_labels(own, base), f"LABEL {SNAPSHOT}={key}", *whose])
-        else:
-            changes = [*_changes(own, base.get("Env") or ()), f"LABEL {SNAPSHOT}={key}", *whose]
-            _copy_files(api, info.ref.id, inspected, name, tag, changes)
-        found: Mapping[str, Any] = api.inspect_image(f"{name}:{tag}")
-        return found
-
-    found = await daemon.call("taking a snapshot", make, ref=info.ref, started=True)
-    return Prepared(str(found["RepoTags"][0]), from_oci(found.get("Config") or {}), str(found["Id"]), owned=True)
-
-
-def _copy_files(
-    api: Any, identifier: str, inspected: Mapping[str, Any], name: str, tag: str, changes: list[str]
-) -> None:
-    """All files of the container as an image of one layer, taken while nothing writes."""
-    freeze = (inspected.get("State") or {}).get("Status") == "running"
-    if freeze:
-        api.pause(identifier)
-    try:
-        api.import_image(src=_Stream(api.export(identifier)), repository=name, tag=tag, changes=changes)
-    finally:
-        if freeze:
-            api.unpause(identifier)
-
-
-class _Stream:
-    """Chunks as the file that the SDK uploads."""
-
-    def __init__(self, chunks: Iterable[bytes]) -> None:
-        self._chunks = iter(chunks)
-
-    def __iter__(self) -> Iterator[bytes]:
-        return self._chunks
-
-    def read(self, size: int = -1) -> bytes:
-        return next(self._chunks, b"")
-
-
-def _no_labels(own: Mapping[str, Any], base: Mapping[str, Any]) -> list[str]:
-    """A commit inherits the container's labels, which would make later containers look like this sandbox."""
-    kept = base.get("Labels") or {}
-    return [f'LABEL {name}=""' for name in own.get("Labels") or {} if name not in kept]
-
-
-def _changes(own: Mapping[str, Any], env: Sequence[str]) -> list[str]:
-    pairs = (item.partition("=") for item in env)
-    changes = [f"ENV {name}={json.dumps(value)}" for name, _, value in pairs]
-    changes += [f"EXPOSE {port}" for port in own.get("ExposedPorts") or ()]
-    for word, field in (("USER", "User"), ("WORKDIR", "WorkingDir")):
-        if own.get(field):
-            changes.append(f"{word} {own[field]}")
-    for word, field in (("ENTRYPOINT", "Entrypoint"), ("CMD", "Cmd")):
-        if own.get(field):
-            changes.append(f"{word} {json.dumps(own[field])}")
-    return changes
 
 
 async def ours(daemon: Daemon) -> Sequence[Prepared]:

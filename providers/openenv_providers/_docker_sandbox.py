@@ -221,10 +221,10 @@ class DockerSandbox(Sandbox):
 
     async def snapshot(self) -> Prepared:
         """Files only; processes are not kept."""
-        from openenv_providers import _docker_images
+        from openenv_providers import _docker_commit
 
         await self._refresh()
-        return await _docker_images.commit(self._daemon, self.info, self._inspected)
+        return await _docker_commit.commit(self._daemon, self.info, self._inspected)
 
     async def delete(self) -> None:
         """Kill and remove."""
