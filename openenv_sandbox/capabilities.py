@@ -68,19 +68,38 @@ class ExecCapabilities:
 
 
 @dataclass(frozen=True)
-class Sizes:
-    """What can be asked for.
+class Span:
+    """Sizes from ``least`` upwards; a smaller wish is rounded up to it.
 
     Attributes:
-        cpus: Sold core counts in ascending order; empty means any number.
-        memory_mb: Sold memory sizes in MiB, ascending; empty means any.
-        disk_mb: Sold disk sizes in MiB, ascending; empty means any.
+        least: The smallest sold.
+        most: The largest sold, None when there is no bound.
+        step: Sold are multiples of it; None: any number.
+    """
+
+    least: float
+    most: float | None = None
+    step: float | None = None
+
+    def __str__(self) -> str:
+        bounds = f"{self.least:g} and more" if self.most is None else f"{self.least:g} to {self.most:g}"
+        return bounds if self.step is None else f"{bounds} by {self.step:g}"
+
+
+@dataclass(frozen=True)
+class Sizes:
+    """What can be asked for; core rounds up to it, and refuses more than the largest, before `SandboxProvider.fit`.
+
+    Attributes:
+        cpus: Sold core counts in ascending order, or a `Span`; empty means any number.
+        memory_mb: Sold memory sizes in MiB, ascending, or a `Span`; empty means any.
+        disk_mb: Sold disk sizes in MiB, ascending, or a `Span`; empty means any.
         limits: Which of ``cpus``, ``memory_mb``, ``disk_mb`` the backend can bound at all.
     """
 
-    cpus: tuple[float, ...] = ()
-    memory_mb: tuple[int, ...] = ()
-    disk_mb: tuple[int, ...] = ()
+    cpus: tuple[float, ...] | Span = ()
+    memory_mb: tuple[int, ...] | Span = ()
+    disk_mb: tuple[int, ...] | Span = ()
     limits: frozenset[str] = frozenset({"cpus", "memory_mb", "disk_mb"})
 
 

@@ -3,9 +3,10 @@
 from __future__ import annotations
 
 import ipaddress
+import math
 from typing import TYPE_CHECKING, TypeVar
 
-from openenv_sandbox.capabilities import isolation_satisfies
+from openenv_sandbox.capabilities import Span, isolation_satisfies
 from openenv_sandbox.errors import CapabilityError
 
 if TYPE_CHECKING:
@@ -150,9 +151,10 @@ def _sizes(spec: SandboxSpec, image: Image, caps: Capabilities, serve: bool) -> 
             continue
         if name not in caps.sizes.limits:
             return f"resources.{name}", "it cannot bound it", "leave it out"
-        sold: Sequence[float] = getattr(caps.sizes, name)
-        if sold and wanted > sold[-1]:
-            return f"resources.{name}", f"{wanted:g} is more than the largest it sells, {sold[-1]:g}", ""
+        sold: Sequence[float] | Span = getattr(caps.sizes, name)
+        most = sold.most if isinstance(sold, Span) else sold[-1] if sold else None
+        if most is not None and wanted > most:
+            return f"resources.{name}", f"{wanted:g} is more than the largest it sells, {most:g}", ""
     return None
 
 
@@ -196,7 +198,13 @@ def _rounded(spec: SandboxSpec, caps: Capabilities) -> SandboxSpec:
     return spec.model_copy(update={"resources": wanted.model_copy(update=update)})
 
 
-def _up(wanted: Number | None, sold: Sequence[Number]) -> Number | None:
+def _up(wanted: Number | None, sold: Sequence[Number] | Span) -> Number | None:
     if wanted is None or not sold:
         return wanted
-    return min(size for size in sold if size >= wanted)
+    if not isinstance(sold, Span):
+        return min(size for size in sold if size >= wanted)
+    size = max(float(wanted), sold.least)
+    if sold.step is not None:
+        size = math.ceil(size / sold.step - 1e-9) * sold.step
+    size = size if sold.most is None else min(size, sold.most)
+    return type(wanted)(math.ceil(size) if isinstance(wanted, int) else size)

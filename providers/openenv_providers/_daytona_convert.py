@@ -51,17 +51,6 @@ def sizes(spec: SandboxSpec) -> dict[str, Any]:
     return found
 
 
-def rounded(spec: SandboxSpec) -> SandboxSpec:
-    """The spec with the sizes that are sold."""
-    found = sizes(spec)
-    update = {
-        "cpus": float(found["cpu"]) if "cpu" in found else None,
-        "memory_mb": found["memory"] * 1024 if "memory" in found else None,
-        "disk_mb": found["disk"] * 1024 if "disk" in found else None,
-    }
-    return spec.model_copy(update={"resources": spec.resources.model_copy(update=update)})
-
-
 def check_network(spec: SandboxSpec) -> None:
     """Refuse host names beside address ranges.
 

@@ -12,7 +12,7 @@ from dataclasses import replace
 from typing import TYPE_CHECKING, Any, ClassVar
 
 from openenv_providers._e2b_sdk import Sdk, known
-from openenv_sandbox.capabilities import Capabilities, ExecCapabilities, Sizes
+from openenv_sandbox.capabilities import Capabilities, ExecCapabilities, Sizes, Span
 from openenv_sandbox.clock import CLOCK
 from openenv_sandbox.errors import CapabilityError, OpenEnvError
 from openenv_sandbox.provider import (
@@ -46,7 +46,7 @@ CAPABILITIES = Capabilities(
     exposure=frozenset({"private", "public"}),
     network=frozenset({"full", "none", "hosts", "cidr4"}),
     isolation="vm",
-    sizes=Sizes(limits=frozenset({"cpus", "memory_mb"})),
+    sizes=Sizes(cpus=Span(1, step=1), memory_mb=Span(128, step=2), limits=frozenset({"cpus", "memory_mb"})),
     user=False,
     lifetime="server-extendable",
     max_lifetime_s=86_400.0,
@@ -94,7 +94,7 @@ class CloudProvider(SandboxProvider):
         return replace(self.capabilities, images=images, max_lifetime_s=self.options.max_lifetime_s)
 
     def fit(self, spec: SandboxSpec, image: Image) -> SandboxSpec:
-        """Sizes belong to a template: whole cores, an even number of MiB, and none for what exists already."""
+        """Sizes belong to a template, so what exists already takes none."""
         wanted = spec.resources
         if image.kind in ("template", "snapshot"):
             for name in ("cpus", "memory_mb"):
@@ -105,10 +105,7 @@ class CloudProvider(SandboxProvider):
                         provider=self.name,
                         hint="leave it out, or give the image as a registry ref or a folder",
                     )
-            return spec
-        cpus = None if wanted.cpus is None else float(math.ceil(wanted.cpus))
-        memory = None if wanted.memory_mb is None else max(128, wanted.memory_mb + wanted.memory_mb % 2)
-        return spec.model_copy(update={"resources": wanted.model_copy(update={"cpus": cpus, "memory_mb": memory})})
+        return spec
 
     def scope(self) -> str:
         """Control plane and API key (a short hash of it)."""

@@ -18,7 +18,7 @@ from typing import TYPE_CHECKING, Any, ClassVar
 from openenv_providers import _daytona_convert as convert
 from openenv_providers._daytona_api import SDK, Api
 from openenv_sandbox import backend_kit
-from openenv_sandbox.capabilities import Capabilities, ExecCapabilities
+from openenv_sandbox.capabilities import Capabilities, ExecCapabilities, Sizes, Span
 from openenv_sandbox.errors import (
     CapabilityError,
     CreateTimeout,
@@ -88,6 +88,7 @@ class DaytonaProvider(SandboxProvider):
         network=frozenset({"full", "none", "hosts", "cidr4"}),
         isolation="container",
         gpus=convert.GPUS,
+        sizes=Sizes(cpus=Span(1, step=1), memory_mb=Span(1024, step=1024), disk_mb=Span(1024, step=1024)),
         user=False,
         lifetime="server-extendable",
         dedupes_key=True,
@@ -128,7 +129,7 @@ class DaytonaProvider(SandboxProvider):
         return f"{self.api.url} {self._org or backend_kit.digest(self._token)}"
 
     def fit(self, spec: SandboxSpec, image: Image) -> SandboxSpec:
-        """Whole cores and GiB; sizes of a snapshot are its own."""
+        """Sizes of a snapshot are its own."""
         convert.check_network(spec)
         if image.kind in ("template", "snapshot") and spec.resources.model_dump(exclude_none=True):
             raise CapabilityError(
@@ -137,7 +138,7 @@ class DaytonaProvider(SandboxProvider):
                 provider=self.name,
                 hint="leave resources out, or launch the folder or ref",
             )
-        return convert.rounded(spec)
+        return spec
 
     # ------------------------------------------------------------------------------------------------- images
 

@@ -62,9 +62,11 @@ async def prepare(provider: SandboxProvider, spec: SandboxSpec, log: list[str] |
     """What ``provider`` boots for it."""
     import asyncio
 
+    from openenv_sandbox import capcheck
     from openenv_sandbox.image import parse
 
     image = await asyncio.to_thread(parse, spec.image)
+    spec = capcheck.check(spec, image, provider.effective_capabilities(), provider=provider.name, serve=False)
     return await provider.prepare(provider.fit(spec, image), image, on_log=(log if log is not None else []).append)
 
 

@@ -6,7 +6,7 @@ from typing import Any
 import pytest
 
 from openenv_sandbox import capcheck, registry
-from openenv_sandbox.capabilities import Capabilities, Sizes
+from openenv_sandbox.capabilities import Capabilities, Sizes, Span
 from openenv_sandbox.errors import CapabilityError
 from openenv_sandbox.provider import Image
 from openenv_sandbox.spec import SandboxSpec
@@ -134,6 +134,30 @@ def test_sizes_are_rounded_up_to_those_sold() -> None:
     spec = _spec(resources={"cpus": 2.5, "memory_mb": 512, "disk_mb": 77})
     rounded = capcheck.check(spec, REF, caps, provider="p").resources
     assert (rounded.cpus, rounded.memory_mb, rounded.disk_mb) == (4, 512, 77)
+
+
+@pytest.mark.parametrize(
+    ("sold", "wanted", "granted"),
+    [
+        (Span(256, 8192), 100, 256),
+        (Span(256, 8192), 1000, 1000),
+        (Span(128, None, 2), 1001, 1002),
+        (Span(1024, 2000, 1024), 1500, 2000),
+        (Span(1024, None, 1024), 4096, 4096),
+    ],
+)
+def test_sizes_of_a_span(sold: Span, wanted: int, granted: int) -> None:
+    sizes = Sizes(memory_mb=sold)
+    found = capcheck.check(_spec(resources={"memory_mb": wanted}), REF, Capabilities(sizes=sizes), provider="p")
+    assert found.resources.memory_mb == granted
+    assert isinstance(found.resources.memory_mb, int)
+
+
+def test_cores_of_a_span_may_be_fractions() -> None:
+    caps = Capabilities(sizes=Sizes(cpus=Span(0.25, 8, 0.25)))
+    assert capcheck.check(_spec(resources={"cpus": 0.3}), REF, caps, provider="p").resources.cpus == 0.5
+    with pytest.raises(CapabilityError, match="the largest it sells, 8"):
+        capcheck.check(_spec(resources={"cpus": 9}), REF, caps, provider="p")
 
 
 def test_without_a_server_no_port_is_needed() -> None:
