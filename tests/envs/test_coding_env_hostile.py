@@ -79,6 +79,28 @@ def test_what_left_its_session_ends_with_the_interpreter(code: Interpreter) -> N
     assert all_gone(folder)
 
 
+def test_orphans_of_the_code_are_buried() -> None:
+    """A server that is the first process of its container inherits them, and nobody else would.
+
+    Mutation: kill without waiting
+    """
+    program = (
+        "import ctypes, os\n"
+        "from coding_env.server.interpreter import *\n"
+        "assert ctypes.CDLL(None).prctl(36, 1, 0, 0, 0) == 0\n"  # PR_SET_CHILD_SUBREAPER
+        "i = Interpreter(Limits(time_s=20))\n"
+        "i.run('import os, time')\n"
+        "for end in ('os.setsid(); time.sleep(99)', 'time.sleep(99)', 'pass'): i.run('if os.fork() == 0: ' + end)\n"
+        "i.run('time.sleep(0.2)')\n"
+        "i.close()\n"
+        "try:\n    print(os.waitpid(-1, os.WNOHANG))\nexcept ChildProcessError:\n    print('none')\n"
+    )
+    done = subprocess.run(
+        [sys.executable, "-c", program], cwd=ROOT / "envs", capture_output=True, text=True, timeout=60
+    )
+    assert done.stdout == "none\n", done.stderr
+
+
 def test_a_killed_server_leaves_no_busy_interpreter() -> None:
     """Nobody can close anything after SIGKILL; code that loops must end all the same, and so must what it forked.
 

@@ -251,6 +251,9 @@ class Interpreter:
         elif self._folder is not None:
             _kill_all_in(self._folder)
         process.wait()
+        _reap_group(process.pid)
+        if self._user is not None:
+            _reap_all_of(self._user)
         for stream in (process.stdout, process.stderr):
             if stream is not None:
                 stream.close()
@@ -331,8 +334,32 @@ def _kill_all_in(folder: str) -> None:
         for pid in found:
             with contextlib.suppress(ProcessLookupError, PermissionError):
                 os.kill(pid, signal.SIGKILL)
+                _reap(pid)
         if not found:
             return
+
+
+def _reap_all_of(user: int) -> None:
+    """Bury what was killed: in a container the server is the first process, which inherits everybody's orphans."""
+    for pid in map(int, filter(str.isdigit, os.listdir("/proc"))):
+        with contextlib.suppress(OSError):
+            if os.stat(f"/proc/{pid}").st_uid == user:
+                _reap(pid)
+
+
+def _reap_group(group: int) -> None:
+    while _reap(-group):
+        pass
+
+
+def _reap(pid: int) -> bool:
+    """Wait for a process that was killed, where it is a child of ours; of a group for one of them."""
+    with contextlib.suppress(ChildProcessError):
+        for _ in range(100):
+            if os.waitpid(pid, os.WNOHANG)[0]:
+                return True
+            time.sleep(0.01)
+    return False
 
 
 def _variables(pid: int) -> bytes:
