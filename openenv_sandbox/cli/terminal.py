@@ -5,6 +5,7 @@ from __future__ import annotations
 import json
 import logging
 import os
+import re
 import sys
 import traceback
 from contextlib import contextmanager
@@ -15,6 +16,8 @@ if TYPE_CHECKING:
     from collections.abc import Callable, Iterable, Iterator, Sequence
 
 EXIT_FAILURE, EXIT_USAGE, EXIT_UNAVAILABLE, EXIT_REFUSED, EXIT_ENVIRONMENT, EXIT_INTERRUPTED = 1, 2, 3, 4, 5, 130
+
+_CONTROL = re.compile("[\x00-\x08\x0b-\x1f\x7f-\x9f]")
 
 
 @dataclass
@@ -43,7 +46,8 @@ class Terminal:
             )
 
     def data(self, value: str) -> None:
-        """One line of result."""
+        """One line of result; as it is, but for a person's terminal."""
+        value = _harmless(value) if self.pretty else value
         try:
             print(value, flush=True)
         except UnicodeEncodeError:
@@ -51,6 +55,7 @@ class Terminal:
 
     def say(self, text: str) -> None:
         """One line of talk."""
+        text = _harmless(text)
         try:
             print(text, file=sys.stderr, flush=True)
         except UnicodeEncodeError:
@@ -188,7 +193,12 @@ def _text(error: BaseException) -> str:
 def _escape(text: str) -> str:
     from rich.markup import escape
 
-    return escape(text)
+    return escape(_harmless(text))
+
+
+def _harmless(text: str) -> str:
+    """Without characters that control a terminal: names, logs and errors come from strangers."""
+    return _CONTROL.sub("\N{REPLACEMENT CHARACTER}", text.replace("\r\n", "\n").replace("\r", " "))
 
 
 def _jsonable(value: Any) -> Any:

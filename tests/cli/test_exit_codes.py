@@ -63,3 +63,25 @@ def test_output_that_the_terminal_cannot_encode_is_escaped(monkeypatch: pytest.M
     Terminal().data("café 😀")
     sys.stdout.flush()
     assert raw.getvalue() == b"caf\\xe9 \\U0001f600\n"
+
+
+def test_strangers_do_not_control_the_terminal(capsys: pytest.CaptureFixture[str]) -> None:
+    """Errors, logs and names may hold anything; results stay as they are for programs.
+
+    Mutation: print text of a remote git as it came
+    """
+    hostile = "a\x1b]52;c;aGk=\x07b\x9b31m\tc\r\nd"
+    with Terminal().guard():
+        raise errors.ConfigError(hostile)
+    with Terminal().progress(hostile) as update:
+        update(f"{hostile}!")
+    Terminal().data(hostile)
+    out, err = capsys.readouterr()
+    assert out == f"{hostile}\n"
+    assert not set(err) & set("\x1b\x07\x9b\r")
+    assert "\tc\nd" in err
+    terminal = Terminal()
+    terminal.pretty = True
+    terminal.table(["name"], [[hostile]])
+    terminal.data(hostile)
+    assert not set(capsys.readouterr().out) & set("\x07\x9b")

@@ -33,6 +33,16 @@ async def signed_in(server: Running) -> str:
     return headers["set-cookie"].partition(";")[0]
 
 
+async def test_a_slash_at_the_end_is_the_same_page(app: Any) -> None:
+    """Else the token would be refused, and stay in the line of the access log.
+
+    Mutation: exchange the token at the path without the slash alone
+    """
+    async with serving(app) as server:
+        status, headers, _ = await server.request("GET", "/web/?token=sesame%20canary%2F42")
+        assert (status, headers["location"]) == (303, "/web")
+
+
 async def test_without_the_token_a_person_is_asked_and_a_program_is_refused(app: Any) -> None:
     async with serving(app) as server:
         status, headers, text = await server.request("GET", "/web", headers=BROWSER)

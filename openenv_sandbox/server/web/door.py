@@ -85,7 +85,7 @@ class Door:
         if path not in ("/", self._root, "/ws/ui") and not path.startswith(f"{self._root}/"):
             return False
         headers = _Headers(scope)
-        page = scope["type"] == "http" and path == self._root and scope["method"] == "GET"
+        page = scope["type"] == "http" and path.rstrip("/") == self._root and scope["method"] == "GET"
         query = dict(parse_qsl(scope.get("query_string", b"").decode("latin-1"), keep_blank_values=True))
         if page and "token" in query:
             given = query.pop("token")
