@@ -16,13 +16,13 @@ from __future__ import annotations
 
 import asyncio
 import contextlib
-import hashlib
 import os
 import weakref
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, TypeVar
 
 from openenv_sandbox import errors as ours
+from openenv_sandbox.backend_kit import digest
 from openenv_sandbox.lifecycle import keep
 
 if TYPE_CHECKING:
@@ -103,8 +103,7 @@ class Account:
     def scope(self) -> str:
         """Service, login, environment and app. The login is a digest of its public half."""
         who = str(self._setting("token_id") or self._setting("oauth_client_id") or "")
-        login = hashlib.sha256(who.encode()).hexdigest()[:12] if who else "nobody"
-        return f"{self._setting('server_url')} login-{login} {self.environment or 'default'} {self.app_name}"
+        return f"{self._setting('server_url')} login-{digest(who)} {self.environment or 'default'} {self.app_name}"
 
     async def client(self) -> Any:
         """The client, made when first asked for.
