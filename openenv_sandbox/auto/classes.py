@@ -45,6 +45,8 @@ class AutoEnv:
     ) -> EnvClient[Any, Any, Any]:
         """A client of an environment. What is to be started is started by its first call, and ends with it.
 
+        With a name of the hub this blocks until its package is fetched and installed: on a loop, call it in a thread.
+
         Args:
             name: Of an installed package, ``echo``, ``echo-env`` or ``echo_env``; or of the hub, ``org/space``, whose
                 client package is installed first, at one commit.

@@ -6,6 +6,7 @@ names. It is removed again, and what it overwrote is put back from our own wheel
 
 from __future__ import annotations
 
+import contextlib
 import importlib
 import json
 import os
@@ -13,6 +14,7 @@ import shutil
 import subprocess
 import sys
 import tempfile
+import time
 from dataclasses import dataclass
 from importlib import metadata
 from importlib.util import find_spec
@@ -24,7 +26,7 @@ from openenv_sandbox.auto import discovery
 from openenv_sandbox.errors import BuildError, ImageError, ProviderUnavailable
 
 if TYPE_CHECKING:
-    from collections.abc import Callable, Sequence
+    from collections.abc import Callable, Iterator, Sequence
 
     from openenv_sandbox.auto.discovery import EnvironmentInfo
 
@@ -88,10 +90,23 @@ def install(text: str, *, trust: bool, on_log: Callable[[str], object] = lambda 
         raise ImageError(f"{source} has no pyproject.toml, so there is nothing to install")
     # Build backends write into the folder, which is to stay what the commit says.
     copy = _paths.state_dir() / "installs" / f"{folder.parent.name}-{folder.name}"
-    known = _from(copy)
-    if known is not None:
-        return Installed(known.metadata["Name"], known.version, source, False)
-    on_log(f"installing {source}")
+    known, fresh = _from(copy), False
+    if known is None:
+        with _alone(copy.parent):
+            importlib.invalidate_caches()
+            if _from(copy) is None:  # another process may have been faster
+                on_log(f"installing {source}")
+                _install(folder, copy, on_log)
+                fresh = True
+        importlib.invalidate_caches()
+        discovery.reset_discovery()
+        known = _from(copy)
+    if known is None:
+        raise BuildError(f"{source} was installed and is not there", hint="is this interpreter's environment writable?")
+    return Installed(known.metadata["Name"], known.version, source, fresh)
+
+
+def _install(folder: Path, copy: Path, on_log: Callable[[str], object]) -> None:
     shutil.rmtree(copy, ignore_errors=True)
     shutil.copytree(folder, copy, symlinks=True)
     before = _ask()
@@ -108,12 +123,28 @@ def install(text: str, *, trust: bool, on_log: Callable[[str], object] = lambda 
             _installer("install", "-c", str(pins), str(copy))
         finally:
             _put_back(before, wheel, on_log)
-    importlib.invalidate_caches()
-    discovery.reset_discovery()
-    known = _from(copy)
-    if known is None:
-        raise BuildError(f"{source} was installed and is not there", hint="is this interpreter's environment writable?")
-    return Installed(known.metadata["Name"], known.version, source, True)
+
+
+@contextlib.contextmanager
+def _alone(folder: Path) -> Iterator[None]:
+    """One installation at a time: installers do not look out for each other."""
+    folder.mkdir(parents=True, exist_ok=True)
+    try:
+        import fcntl
+    except ImportError:  # Windows
+        yield
+        return
+    deadline = time.monotonic() + INSTALL_S
+    with (folder / ".lock").open("w") as file:
+        while True:
+            try:
+                fcntl.flock(file, fcntl.LOCK_EX | fcntl.LOCK_NB)
+                break
+            except BlockingIOError:
+                if time.monotonic() > deadline:
+                    raise BuildError("another installation has not ended", retryable=True) from None
+                time.sleep(0.1)
+        yield
 
 
 def _put_back(before: Sequence[str], wheel: Path, on_log: Callable[[str], object]) -> None:

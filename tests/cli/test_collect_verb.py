@@ -203,6 +203,23 @@ def test_a_killed_run_goes_on(here: Path, url: str, llm: Llm) -> None:
     assert (here / "out" / "results.jsonl").read_bytes() == found
 
 
+def test_an_interrupt_ends_a_question_that_is_open(here: Path, url: str, llm: Llm) -> None:
+    """At once, with what is whole on disk.
+
+    Mutation: wait for the model's answer
+    """
+    args = ["lamp:night", "--base-url", url, "-o", "out", "-n", "2", "--provider", "openai", "--model", "m"]
+    llm.hold = 3
+    process = begun(here, *args, "--llm-endpoint", llm.url, OPENAI_API_KEY=KEY)
+    assert llm.held.wait(60)
+    process.send_signal(signal.SIGINT)
+    _, err = process.communicate(timeout=30)
+    assert not llm.released.is_set()
+    assert (process.returncode, "interrupted" in err) == (130, True), err
+    assert "Traceback" not in err
+    assert [line["episode_id"] for line in lines(here / "out")] == ["ep-000000"]
+
+
 def test_losses(here: Path, url: str) -> None:
     """Dropped, unless they are asked for."""
     args = ["lamp_env.harness:Losing", "--base-url", url, "-n", "2"]
