@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, Any
 
 import pytest
 
@@ -54,14 +54,17 @@ async def test_forks_have_the_files_and_a_server_of_their_own(cloud: FakeCloud) 
 async def test_forks_outlive_their_origin(cloud: FakeCloud) -> None:
     """Clients of each, connected; closing a client ends its sandbox, the last one the snapshot.
 
-    Mutation: the forks' provider is the origin's lease, which ends with it
+    Mutation: the forks use the origin's provider, which is closed with it
     """
     async with sandbox(REF, provider=cloud.provider()) as box:
         clients = await box.fork(2, client=GenericEnvClient)
     assert len(cloud.live()) == 2
+    providers: list[Any] = [client.sandbox._provider for client in clients]
     for client in clients:
+        assert not any(provider.closed for provider in providers)
         await client.reset()
         await client.close()
+    assert all(provider.closed for provider in providers)
 
 
 async def test_all_or_none(cloud: FakeCloud) -> None:
