@@ -9,7 +9,7 @@ from typing import TYPE_CHECKING
 
 import pytest
 from coding_env.server import interpreter as module
-from coding_env.server.interpreter import Interpreter, Limits, _claim_user
+from coding_env.server.interpreter import Interpreter, Limits, _claim_user, _for_everybody
 
 from tests.envs.test_coding_env import all_gone
 from tests.wire.serving import ROOT
@@ -67,6 +67,37 @@ def test_a_folder_deeper_than_the_stack_is_removed(code: Interpreter) -> None:
     assert not os.path.exists(folder)
 
 
+@pytest.mark.parametrize("replaced", ["", "; os.symlink('/', folder)"])
+def test_code_that_removes_its_folder_harms_itself_alone(code: Interpreter, replaced: str) -> None:
+    """The next interpreter has a folder again, and it is no link to elsewhere.
+
+    Mutation: start in the folder without looking
+    """
+    code.run(f"import os\nfolder = os.getcwd()\nos.rmdir(folder){replaced}")
+    assert "begins anew" in code.run("os._exit(3)").stderr
+    assert code.run("import os\nopen('f', 'w').close()\nprint(os.listdir())").stdout == "['f']\n"
+    assert code.run("import os\nprint(len(os.getcwd()) > 1)").stdout == "True\n"
+
+
+@pytest.mark.skipif(os.geteuid() != 0, reason="only root can give the code another user")
+def test_a_user_of_its_own_cannot_move_its_folder() -> None:
+    """What is moved away would stay.
+
+    Mutation: give the code the temporary folder itself
+    """
+    python = next((path for path in (sys.executable, "/usr/bin/python3") if _for_everybody(path)), None)
+    if python is None:
+        pytest.skip("every Python here lies in a folder that only root may enter")
+    code = Interpreter(Limits(time_s=20), python)
+    try:
+        moved = code.run("import os\nos.rename(os.getcwd(), '/tmp/openenv-moved')")
+        if code._user is not None:
+            assert "PermissionError" in moved.stderr
+        assert code.run("open('f', 'w').close()").exit_code == 0
+    finally:
+        code.close()
+
+
 def test_what_left_its_session_ends_with_the_interpreter(code: Interpreter) -> None:
     """A daemon of the code's too, whether or not the code has a user of its own.
 
@@ -121,10 +152,11 @@ def test_a_killed_server_leaves_no_busy_interpreter() -> None:
         server.kill()
         server.wait()
     try:
-        assert os.path.basename(folder).startswith("openenv-code-")
+        assert "openenv-code-" in folder
         assert all_gone(folder)
     finally:
         os.rmdir(folder)
+        os.rmdir(os.path.dirname(folder))
 
 
 def test_no_two_servers_give_one_user(monkeypatch: pytest.MonkeyPatch) -> None:

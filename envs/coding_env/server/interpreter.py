@@ -36,6 +36,9 @@ KILLED = 137
 GRACE_S = 1.0
 """How long code may take to end after the interrupt that tells it that its time is up, in seconds."""
 
+WORK = "work"
+"""Name of the code's folder in its temporary one."""
+
 FIRST_USER, USERS = 61_000, 4_000
 
 RESTARTED = "The interpreter was ended and begins anew: what was defined before is gone."
@@ -186,11 +189,7 @@ class Interpreter:
         if self._process is not None and self._channel is not None and self._process.poll() is None:
             return self._process, self._channel
         self._kill()
-        if self._folder is None:
-            self._folder = tempfile.mkdtemp(prefix="openenv-code-")
-            if os.geteuid() == 0 and _for_everybody(self.python, MAIN):
-                self._user, self._claim = _claim_user()
-                os.chown(self._folder, self._user, self._user)
+        folder = self._work_folder()
         mine, theirs = socket.socketpair()
         watched, self._life = os.pipe()
         memory = self.limits.memory_mb << 20
@@ -201,8 +200,8 @@ class Interpreter:
                     stdin=subprocess.DEVNULL,
                     stdout=subprocess.PIPE,
                     stderr=subprocess.PIPE,
-                    cwd=self._folder,
-                    env={"PATH": os.defpath, "HOME": self._folder, "TMPDIR": self._folder, "LANG": "C.UTF-8"},
+                    cwd=folder,
+                    env={"PATH": os.defpath, "HOME": folder, "TMPDIR": folder, "LANG": "C.UTF-8"},
                     pass_fds=[theirs.fileno(), watched],
                     start_new_session=True,
                     user=self._user,
@@ -217,6 +216,21 @@ class Interpreter:
         mine.setblocking(False)
         self._channel = mine
         return self._process, mine
+
+    def _work_folder(self) -> str:
+        """The code's own folder, inside one that a user of its own cannot move or remove."""
+        if self._folder is None:
+            self._folder = tempfile.mkdtemp(prefix="openenv-code-")
+            if os.geteuid() == 0 and _for_everybody(self.python, MAIN):
+                self._user, self._claim = _claim_user()
+                os.chmod(self._folder, 0o711)
+        work = os.path.join(self._folder, WORK)
+        if os.path.islink(work) or not os.path.isdir(work):
+            remove_tree(Path(work))
+            os.makedirs(work, 0o700)
+            if self._user is not None:
+                os.chown(work, self._user, self._user)
+        return work
 
     def _interrupt(self) -> None:
         if self._process is not None:
@@ -249,7 +263,7 @@ class Interpreter:
         if self._user is not None:
             _kill_all_of(self._user)
         elif self._folder is not None:
-            _kill_all_in(self._folder)
+            _kill_all_in(os.path.join(self._folder, WORK))
         process.wait()
         _reap_group(process.pid)
         if self._user is not None:
