@@ -202,6 +202,12 @@ def _files(folder: Path, exclude: Sequence[str]) -> dict[str, Path]:
         if path.is_file() and not _matches(path.relative_to(folder).as_posix(), exclude)
     }
     for name, path in found.items():
+        try:
+            name.encode()
+        except UnicodeEncodeError:
+            raise ConfigError(
+                f"the name {os.fsencode(name)!r} is no UTF-8, which the hub wants", hint="leave it out by .dockerignore"
+            ) from None
         if path.stat().st_size > MAX_FILE:
             raise ConfigError(
                 f"{name} has {path.stat().st_size / 1e6:.0f} MB, {MAX_FILE / 1e6:.0f} MB is the most",

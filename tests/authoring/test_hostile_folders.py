@@ -109,6 +109,16 @@ def test_names_and_targets_of_any_bytes(folder: Path) -> None:
     assert parse(str(folder)).digest != first
 
 
+def test_a_name_that_the_hub_cannot_have_is_refused_first(hub: Hub, folder: Path) -> None:
+    """Mutation: create the Space, fail, and delete it again"""
+    with open(os.fsencode(folder) + b"/f\xff", "wb"):
+        pass
+    done = openenv(hub, "push", str(folder))
+    assert done.returncode == 2
+    assert "f\\xff" in done.stderr
+    assert "creating" not in done.stderr
+
+
 def test_a_context_deeper_than_the_stack(tmp_path: Path) -> None:
     """Mutation: walk by recursion"""
     top = tmp_path / "top"
