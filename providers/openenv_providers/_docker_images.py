@@ -141,8 +141,17 @@ async def ours(daemon: Daemon) -> Sequence[Prepared]:
             created_at=float(row["Created"]) if row.get("Created") else None,
         )
         for row in rows
-        for name in (row.get("RepoTags") or [row["Id"]])
+        for name in _own_names(row)
     ]
+
+
+def _own_names(row: Mapping[str, Any]) -> list[str]:
+    """Names that were given here, and copies of them for a registry; a name that the user gave is the user's."""
+    names = [str(name) for name in row.get("RepoTags") or ()]
+    tags = {name.rpartition(":")[2] for name in names if name.startswith("openenv/")}
+    return [name for name in names if name.rpartition(":")[2] in tags or name == "<none>:<none>"] or (
+        [] if names else [str(row["Id"])]
+    )
 
 
 async def remove(daemon: Daemon, name: str) -> None:
