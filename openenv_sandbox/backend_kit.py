@@ -27,6 +27,7 @@ from typing import TYPE_CHECKING, Any, Generic, TypeVar
 
 from openenv_sandbox.backend_errors import Row, refusal, translate
 from openenv_sandbox.errors import CapabilityError, OpenEnvError, RateLimited
+from openenv_sandbox.values import EXPIRES, INSTALL, KEY, RUN
 
 if TYPE_CHECKING:
     from collections.abc import AsyncIterator, Awaitable, Callable, Mapping
@@ -220,9 +221,9 @@ def name_with(key: str, labels: Mapping[str, str], *, longest: int, provider: st
     Raises:
         CapabilityError: It would be longer. Call it in ``fit`` too, so that this is known before create.
     """
-    own = {"oe-key": key, "oe-run": key.split("-")[1]}
+    own = {KEY: key, RUN: key.split("-")[1]}
     more = {name: text for name, text in labels.items() if own.get(name) != text}
-    name = f"{key}-{more.pop('oe-install', 'none')}-{more.pop('oe-expires', '0')}"
+    name = f"{key}-{more.pop(INSTALL, 'none')}-{more.pop(EXPIRES, '0')}"
     if more:
         text = json.dumps(more, separators=(",", ":"), sort_keys=True)
         name += "-" + base64.b32encode(text.encode()).decode().rstrip("=").lower()

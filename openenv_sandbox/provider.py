@@ -16,6 +16,7 @@ from openenv_sandbox.capabilities import Capabilities
 from openenv_sandbox.endpoint import Endpoint
 from openenv_sandbox.errors import BrokenExtraError, CapabilityError, MissingExtraError
 from openenv_sandbox.values import (
+    KEY,
     Check,
     Exit,
     Image,
@@ -291,12 +292,16 @@ class SandboxProvider(ABC):
                 ``outcome`` says whether something may exist.
         """
 
-    @abstractmethod
     async def find(self, key: str) -> Sequence[SandboxRef]:
         """Every sandbox made with ``key``, what leads back after a lost reply. Empty when none.
 
-        In any state, paused included; those that have ended only where `Capabilities.lists_ended`.
+        In any state, paused included; those that have ended only where `Capabilities.lists_ended`; never those whose
+        delete was accepted. What create made beside a sandbox counts even where there is no sandbox: it is named by a
+        ref that `attach` answers with `SandboxGone` and `delete` removes.
+
+        The default looks for the label in `list`. A backend that finds by name, or not at all, has its own.
         """
+        return [info.ref async for info in self.list({KEY: key}) if info.ref.key == key]
 
     @abstractmethod
     async def attach(self, ref: SandboxRef) -> Sandbox:

@@ -15,6 +15,7 @@ from typing import TYPE_CHECKING, Any
 
 from openenv_sandbox._reap_report import Item, ReapReport, Unseen, Wish
 from openenv_sandbox.errors import OpenEnvError
+from openenv_sandbox.values import EXPIRES, INSTALL, KEY, RUN
 
 if TYPE_CHECKING:
     from collections.abc import Awaitable, Callable, Coroutine, Iterable
@@ -36,8 +37,6 @@ BUDGET_S = 120.0
 CLAIM_S = 300.0
 STALLED_S = 60.0
 """A pending delete that its living owner has not completed for so long is completed by whoever comes."""
-
-INSTALL, RUN, KEY, EXPIRES = "oe-install", "oe-run", "oe-key", "oe-expires"
 
 
 async def reap(

@@ -13,6 +13,11 @@ if TYPE_CHECKING:
 LogSink = Callable[[str], None]
 OutputSink = Callable[[Literal["stdout", "stderr"], bytes], None]
 Status = Literal["creating", "running", "paused", "stopped", "failed", "unknown"]
+"""``stopped`` has ended, ``failed`` never ran or broke by the backend's own word, ``paused`` can go on."""
+
+INSTALL, RUN, KEY, EXPIRES = "oe-install", "oe-run", "oe-key", "oe-expires"
+"""Labels that core adds to every sandbox: whose it is (16 hex digits), which process's (8), its key, and the Unix time
+in whole seconds after which nobody wants it."""
 
 
 @dataclass(frozen=True)

@@ -19,6 +19,7 @@ from openenv_sandbox.errors import (
 )
 from openenv_sandbox.provider import Endpoint, Exit, Prepared, RawResult, Sandbox, SandboxInfo, SandboxRef
 from openenv_sandbox.spec import Resources
+from openenv_sandbox.values import KEY
 
 if TYPE_CHECKING:
     import ssl
@@ -28,7 +29,6 @@ if TYPE_CHECKING:
     from openenv_providers._aca_values import Box
     from openenv_sandbox.provider import OutputSink
 
-KEY = "oe-key"
 LOOK_S = 3.0
 """Between two looks at whether the sandbox still exists: nothing tells it."""
 

@@ -11,6 +11,7 @@ from openenv_sandbox.backend_kit import poll, unix_time
 from openenv_sandbox.errors import CapabilityError, ProviderError, SandboxGone
 from openenv_sandbox.provider import SandboxInfo, SandboxRef, Status
 from openenv_sandbox.spec import Resources
+from openenv_sandbox.values import KEY
 
 if TYPE_CHECKING:
     from collections.abc import Mapping
@@ -19,7 +20,6 @@ if TYPE_CHECKING:
     from openenv_sandbox.provider import Prepared
     from openenv_sandbox.spec import SandboxSpec
 
-KEY = "oe-key"
 GPUS = ("H100", "H200", "B200", "B300", "RTX-PRO-6000", "RTX-4090", "RTX-5090", "MI355X")
 ENDED = frozenset({"destroyed"})
 """States of what no longer exists: the vendor still shows some of it for a while."""

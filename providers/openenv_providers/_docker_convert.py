@@ -8,6 +8,7 @@ from typing import TYPE_CHECKING, Any
 from openenv_sandbox.errors import CapabilityError
 from openenv_sandbox.provider import SandboxInfo, SandboxRef, Status
 from openenv_sandbox.spec import Resources
+from openenv_sandbox.values import KEY
 
 if TYPE_CHECKING:
     from collections.abc import Mapping, Sequence
@@ -16,7 +17,6 @@ if TYPE_CHECKING:
     from openenv_sandbox.provider import Prepared
     from openenv_sandbox.spec import SandboxSpec
 
-KEY = "oe-key"
 _PIDS, _SHM = 4096, 1 << 30
 _STATUS: Mapping[str, Status] = {
     "created": "creating",

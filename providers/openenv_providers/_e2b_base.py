@@ -27,6 +27,7 @@ from openenv_sandbox.provider import (
     default_check,
 )
 from openenv_sandbox.spec import Resources
+from openenv_sandbox.values import KEY
 
 if TYPE_CHECKING:
     from collections.abc import AsyncIterator, Mapping, Sequence
@@ -34,7 +35,6 @@ if TYPE_CHECKING:
     from openenv_sandbox.provider import Status
     from openenv_sandbox.spec import SandboxSpec
 
-KEY = "oe-key"
 EVERYTHING = "0.0.0.0/0"
 CAPABILITIES = Capabilities(
     images=frozenset({"ref", "folder", "template", "snapshot"}),
@@ -184,10 +184,6 @@ class CloudProvider(SandboxProvider):
         from openenv_providers._e2b_sandbox import CloudSandbox
 
         return CloudSandbox(self, info, domain or self.cloud.domain, version, lease, public=public)
-
-    async def find(self, key: str) -> Sequence[SandboxRef]:
-        """By metadata, running or paused."""
-        return [info.ref async for info in self.list({KEY: key})]
 
     async def detail(self, ref: SandboxRef, what: str = "looking at the sandbox") -> Any:
         """What the service says about one sandbox.

@@ -8,6 +8,7 @@ from typing import TYPE_CHECKING, Any, Literal
 from openenv_sandbox.errors import CapabilityError
 from openenv_sandbox.options import ProviderOptions, trusted
 from openenv_sandbox.provider import SandboxInfo, SandboxRef
+from openenv_sandbox.values import KEY
 
 if TYPE_CHECKING:
     from collections.abc import Mapping
@@ -16,7 +17,6 @@ if TYPE_CHECKING:
     from openenv_sandbox.provider import Prepared
     from openenv_sandbox.spec import SandboxSpec
 
-KEY = "oe-key"
 _TUNNELS = "openenv-tunnels"
 """Tag that says which ports were opened, and how, to whoever attaches."""
 

@@ -20,7 +20,7 @@ from openenv_providers import _aca_disks as disks
 from openenv_providers import _aca_preview as preview
 from openenv_providers._aca_errors import NAME, ours
 from openenv_providers._aca_options import AcaOptions, can_log_in
-from openenv_providers._aca_sandbox import KEY, AcaSandbox, info
+from openenv_providers._aca_sandbox import AcaSandbox, info
 from openenv_providers._aca_values import Wish
 from openenv_sandbox.backend_kit import undo
 from openenv_sandbox.capabilities import Capabilities, ExecCapabilities
@@ -37,6 +37,7 @@ from openenv_sandbox.provider import (
     Verified,
     install_hint,
 )
+from openenv_sandbox.values import KEY
 
 if TYPE_CHECKING:
     import ssl
@@ -207,10 +208,6 @@ class AcaProvider(SandboxProvider):
         await undo(remove(), error)
         if not found:
             error.outcome = "unknown"
-
-    async def find(self, key: str) -> Sequence[SandboxRef]:
-        """By label, in any state."""
-        return [found.ref async for found in self.list({KEY: key}) if found.ref.key == key]
 
     async def attach(self, ref: SandboxRef) -> Sandbox:
         """Take over by id."""
