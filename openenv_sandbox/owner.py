@@ -139,8 +139,10 @@ class Ownership:
     def watch(self, *, fresh: bool = True) -> None:
         """From ready on: notice its end; where it is ``fresh``, tell the breaker about early ones."""
         self.ready_at, self._fresh = time.monotonic(), fresh
+        from openenv_sandbox.ready import lasting_exit
+
         assert self.server is not None
-        self._watch = keep(self.server.wait_exit(), name="openenv-watch")
+        self._watch = keep(lasting_exit(self.server), name="openenv-watch")
         self._watch.add_done_callback(self._ended)
         if fresh:
             self.home.call_later(breaker(self.provider.name).young, self._survived)

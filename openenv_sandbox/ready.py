@@ -23,6 +23,8 @@ if TYPE_CHECKING:
 
 FIRST_WAIT_S, FACTOR, LONGEST_WAIT_S = 0.01, 1.3, 0.5
 PROBE_S = 5.0
+LOOK_AGAIN_S = 30.0
+"""Longest pause between two looks at the server's end while looking fails, in seconds."""
 AUTH_ANSWERS = 3
 LOG_LINES, LOG_BYTES = 50, 1 << 16
 
@@ -101,7 +103,7 @@ class _Waiting:
         self.url = ""
         loop = asyncio.get_running_loop()
         self.began, self.end = loop.time(), loop.time() + timeout
-        self.exit: asyncio.Task[Exit] = loop.create_task(server.wait_exit())
+        self.exit: asyncio.Task[Exit] = loop.create_task(lasting_exit(server))
         self.hint: asyncio.Task[None] = loop.create_task(server.first_output())
         self.tasks: tuple[asyncio.Task[Any], ...] = (self.exit, self.hint)
         for task in self.tasks:
@@ -280,6 +282,19 @@ def tail_text(raw: bytes) -> str:
     from openenv_sandbox.redact import clean, mask
 
     return "\n".join(mask(clean(raw[-LOG_BYTES:].decode("utf-8", "replace"))).rstrip().split("\n")[-LOG_LINES:])
+
+
+async def lasting_exit(server: Server) -> Exit:
+    """The server's end; a look that fails and may succeed later is no news of it, and is begun again."""
+    pause = 0.25
+    while True:
+        try:
+            return await server.wait_exit()
+        except OpenEnvError as error:
+            if not error.retryable:
+                raise
+        await asyncio.sleep(pause)
+        pause = min(2 * pause, LOOK_AGAIN_S)
 
 
 def _shown(url: str) -> str:

@@ -7,7 +7,14 @@ from typing import TYPE_CHECKING, Any
 
 import pytest
 
-from openenv_sandbox.errors import AuthError, EndpointError, ReadyTimeout, SandboxGone, ServerExited
+from openenv_sandbox.errors import (
+    AuthError,
+    EndpointError,
+    ProviderUnavailable,
+    ReadyTimeout,
+    SandboxGone,
+    ServerExited,
+)
 from openenv_sandbox.provider import Endpoint, Exit, SandboxRef
 from openenv_sandbox.ready import wait_ready
 from tests.unit.launch_harness import until
@@ -133,6 +140,26 @@ async def test_one_good_answer_and_an_exit() -> None:
     async with answering(reply("503 x")) as (url, _):
         with pytest.raises(ServerExited, match=r"code 17 \(evicted\)"):
             await wait_ready(at(url), server, timeout=600)
+
+
+async def test_an_outage_is_no_end_of_the_server() -> None:
+    """A wait for the end that fails and may succeed later is begun again; what is final is not.
+
+    Mutation: lasting_exit raises whatever wait_exit raised
+    """
+    server = Server()
+    looks: list[int] = []
+
+    async def wait_exit() -> Exit:
+        looks.append(1)
+        if len(looks) == 1:
+            raise ProviderUnavailable("503", retryable=True)
+        return Exit(3)
+
+    server.wait_exit = wait_exit  # type: ignore[method-assign]
+    with pytest.raises(ServerExited, match="code 3"):
+        await wait_ready(at("http://127.0.0.1:9"), server, timeout=600)
+    assert len(looks) == 2
 
 
 async def test_refused_credentials_fail_fast() -> None:
