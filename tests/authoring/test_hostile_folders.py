@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import os
 import subprocess
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, Any
 
 import pytest
 
@@ -140,8 +140,8 @@ def far(folder: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
     _git(folder.parent, "config", "uploadpack.allowAnySHA1InWant", "true")
     real = fetching._git
 
-    def here(*args: str, timeout: float) -> str:
-        return real(*(str(folder.parent) if a == "https://h.example/r" else a for a in args), timeout=timeout)
+    def here(*args: str, **how: Any) -> str:
+        return real(*(str(folder.parent) if a == "https://h.example/r" else a for a in args), **how)
 
     monkeypatch.setattr(fetching, "_git", here)
     return folder
