@@ -135,7 +135,7 @@ class ExecServer:
     async def wait_exit(self) -> Exit:
         """Return when the server, or its sandbox, has ended."""
         assert self._task is not None
-        gone = asyncio.get_running_loop().create_task(self._box._sandbox.wait_exit())
+        gone = keep(self._box._sandbox.wait_exit())
         try:
             await asyncio.wait({self._task, gone}, return_when=asyncio.FIRST_COMPLETED)
             if self._task.done() and not self._task.cancelled():

@@ -196,15 +196,15 @@ def _git_commit(source: Source) -> str:
 def _git_files(source: Source, commit: str, target: Path) -> None:
     _git("init", "-q", str(target), timeout=ASK_S)
     try:
-        _git("-C", str(target), "fetch", "-q", "--depth", "1", source.where, commit, timeout=FETCH_S)
+        _git("fetch", "-q", "--depth", "1", source.where, commit, inside=target, timeout=FETCH_S)
     except ImageError:  # a server that gives whole branches alone
         refs = ("+refs/heads/*:refs/remotes/origin/*", "+refs/tags/*:refs/tags/*")
-        _git("-C", str(target), "fetch", "-q", source.where, *refs, timeout=FETCH_S)
-    _git("-C", str(target), "-c", "advice.detachedHead=false", "checkout", "-q", commit, timeout=FETCH_S)
+        _git("fetch", "-q", source.where, *refs, inside=target, timeout=FETCH_S)
+    _git("checkout", "-q", "--detach", commit, inside=target, timeout=FETCH_S)
     remove_tree(target / ".git")
 
 
-def _git(*args: str, timeout: float) -> str:
+def _git(*args: str, timeout: float, inside: Path | None = None) -> str:
     """Run git, which asks nobody for a password."""
     # What is set inside a git hook would lead to the repository of the hook.
     kept = {name: value for name, value in os.environ.items() if name not in _OF_A_REPOSITORY}
@@ -212,6 +212,7 @@ def _git(*args: str, timeout: float) -> str:
     try:
         done = subprocess.run(
             ["git", *args],
+            cwd=inside,
             env=env,
             stdin=subprocess.DEVNULL,
             capture_output=True,
@@ -225,7 +226,7 @@ def _git(*args: str, timeout: float) -> str:
         raise ProviderUnavailable(f"git {args[0]} did not end within {timeout:g} s", retryable=True) from None
     if done.returncode != 0:
         said = done.stderr.strip().splitlines()
-        text = f"git {next(a for a in args if a.isalpha() or '-' in a[1:])}: {said[-1] if said else 'failed'}"
+        text = f"git {args[0]}: {said[-1] if said else 'failed'}"
         if _OFFLINE.search(done.stderr):
             raise ProviderUnavailable(text, retryable=True)
         raise ImageError(text)

@@ -225,6 +225,8 @@ def test_a_repository(repository: str, tmp_path: Path) -> None:
         parse(f"{repository}@nothing", trust=True)
     with pytest.raises(ImageError, match="no folder 'other'"):
         parse(f"{repository}#subdirectory=other", trust=True)
+    with pytest.raises(ImageError, match=r"^git checkout: "):
+        fetch(f"{repository}@{'0' * 39}1", trust=True)
     with pytest.raises(ImageError):
         parse(repository.replace("far.git", "none.git"), trust=True)
 
