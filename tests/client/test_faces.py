@@ -98,6 +98,11 @@ async def test_sync_client_inside_a_running_loop(server: EnvServer) -> None:
 
 
 async def test_a_handle_resolves_when_touched_and_sends_nothing_before(server: EnvServer) -> None:
+    """As in a cell of a notebook, whose loop runs already.
+
+    Scenario: J03
+    Mutation: a handle asks for `await`, or sends when it is made
+    """
     client = EchoClient(server.url)
     untouched = client.reset()
     assert "not sent yet" in repr(untouched)

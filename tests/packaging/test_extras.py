@@ -36,6 +36,7 @@ def test_every_backend_has_its_extra() -> None:
 def test_every_sdk_has_a_lower_bound() -> None:
     """Without one a resolver silently takes an SDK of years ago.
 
+    Scenario: H07
     Mutation: daytona>=0.226.1 becomes daytona
     """
     for name, requirements in project()["optional-dependencies"].items():

@@ -28,6 +28,7 @@ assert threading.active_count() == 1, threading.enumerate()
 def test_every_sdk_in_one_process(order: str) -> None:
     """In two orders, with warnings as errors.
 
+    Scenario: N03
     Mutation: one of them is replaced by a version that warns or installs a handler at import
     """
     names = [name for name in SDKS if find_spec(name.partition(".")[0]) is not None]
