@@ -120,9 +120,9 @@ def request(prepared: Prepared, spec: SandboxSpec, key: str, architecture: str, 
     if sizes.cpus is not None and sizes.memory_mb is not None:
         launch["resource_size_request"] = "CUSTOM_SIZE"
         launch["custom_cpu_cores"] = sizes.cpus
-        launch["custom_gb_memory"] = sizes.memory_mb // 1024
+        launch["custom_gb_memory"] = math.ceil(sizes.memory_mb / 1024)
         if sizes.disk_mb is not None:
-            launch["custom_disk_size"] = sizes.disk_mb // 1024
+            launch["custom_disk_size"] = 2 * math.ceil(sizes.disk_mb / 2048)
     if policy is not None:
         launch["network_policy_id"] = policy
     public = all(port.visibility == "public" for port in spec.all_ports)
@@ -178,17 +178,18 @@ class Devboxes:
 
     async def _running(self, view: Any, ref: SandboxRef) -> Any:
         if view.status != "running":
-            view = await self._settled(ref, "suspended")
+            view = await self._settled(ref)
         if view.status != "running":
             told = [change.failure_reason for change in view.state_transitions if change.failure_reason]
             why = (told or [view.failure_reason or view.shutdown_reason or "no reason given"])[-1]
             raise ProviderError(f"the devbox did not boot: {view.status}, {why}", ref=ref, retryable=True)
         return view
 
-    async def _settled(self, ref: SandboxRef, *more: str) -> Any:
+    async def _settled(self, ref: SandboxRef) -> Any:
+        """It, when it boots no more."""
         from runloop_api_client.types import DevboxView
 
-        return await self.api.reached(f"/v1/devboxes/{ref.id}", ("running", *more, *ENDED), DevboxView, ref)
+        return await self.api.reached(f"/v1/devboxes/{ref.id}", ("running", "suspended", *ENDED), DevboxView, ref)
 
     async def taken(self, ref: SandboxRef) -> Any:
         """A devbox of another process, once it takes commands: after a lost reply it may still boot.
@@ -201,7 +202,7 @@ class Devboxes:
         if view.status not in BOOTING:
             return view
         try:
-            await asyncio.wait_for(self._settled(ref, "suspended"), TAKE_S)
+            await asyncio.wait_for(self._settled(ref), TAKE_S)
         except asyncio.TimeoutError as error:
             late = f"the devbox still boots after {TAKE_S:g} s"
             raise ProviderUnavailable(late, ref=ref, retryable=True) from error
