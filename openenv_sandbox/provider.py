@@ -126,7 +126,8 @@ class Sandbox(ABC):
     async def wait_exit(self) -> Exit:
         """Return when the main process has ended (for ``start="exec"``: the sandbox).
 
-        Event-driven where the backend has events. Cancelled by core at any time without trace.
+        Event-driven where the backend has events. Cancelled by core at any time without trace; begun again where it
+        raises what is ``retryable``. Anything else that it raises is taken for the end.
         """
 
     async def first_output(self) -> None:
@@ -283,13 +284,14 @@ class SandboxProvider(ABC):
     async def create(self, prepared: Prepared, spec: SandboxSpec, *, key: str) -> Sandbox:
         """Create one sandbox.
 
-        ``spec`` is complete: labels include ours, ``command`` is the argv to start (None: the image's own; on
-        ``start="exec"`` nothing is started here), ``timeouts.effective_lifetime`` is the server-side end.
-        Finishes or fails by itself: core never cancels it. On failure it removes what it half made.
+        ``spec`` is complete: labels include ours (`openenv_sandbox.values.KEY` and three more), ``command`` is what to
+        start (None: the image's own; on ``start="exec"`` nothing is started here), ``timeouts.effective_lifetime`` is
+        the server-side end, counted from now. Finishes or fails by itself, within about ``timeouts.create``: core never
+        cancels it. On failure it removes what it half made. ``key`` is at most 24 of ``[a-z0-9-]``.
 
         Raises:
-            AuthError, QuotaExceeded, RateLimited, ImageError, CapabilityError, ProviderUnavailable, ProviderError:
-                ``outcome`` says whether something may exist.
+            AuthError, QuotaExceeded, RateLimited, ImageError, CapabilityError, CreateTimeout, ProviderUnavailable,
+                ProviderError: ``outcome`` says whether something may exist.
         """
 
     async def find(self, key: str) -> Sequence[SandboxRef]:
@@ -305,7 +307,7 @@ class SandboxProvider(ABC):
 
     @abstractmethod
     async def attach(self, ref: SandboxRef) -> Sandbox:
-        """Take over a sandbox made by another process.
+        """Take over a sandbox made by another process, or by a create whose reply was lost, once it takes commands.
 
         Raises:
             SandboxGone: It does not exist.
@@ -313,7 +315,7 @@ class SandboxProvider(ABC):
 
     @abstractmethod
     def list(self, labels: Mapping[str, str]) -> AsyncIterator[SandboxInfo]:
-        """Every sandbox in `scope` that has all ``labels``, in any state; as `find`."""
+        """Every sandbox in `scope` that has all ``labels``, in any state, and what stands for one; as `find`."""
 
     @abstractmethod
     async def delete(self, ref: SandboxRef) -> None:
