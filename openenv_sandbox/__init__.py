@@ -11,6 +11,7 @@ if TYPE_CHECKING:
     from openenv_sandbox.capabilities import Capabilities as Capabilities
     from openenv_sandbox.capabilities import ExecCapabilities as ExecCapabilities
     from openenv_sandbox.capabilities import Sizes as Sizes
+    from openenv_sandbox.capabilities import Span as Span
     from openenv_sandbox.client import EnvClient as EnvClient
     from openenv_sandbox.client import GenericAction as GenericAction
     from openenv_sandbox.client import GenericEnvClient as GenericEnvClient
@@ -106,6 +107,7 @@ _HOMES = {
     "Capabilities": "capabilities",
     "ExecCapabilities": "capabilities",
     "Sizes": "capabilities",
+    "Span": "capabilities",
     "EnvClient": "client",
     "GenericAction": "client",
     "GenericEnvClient": "client",
