@@ -7,6 +7,7 @@ not belong to its own base class, and a refusal that is no JSON, as proxies writ
     no request sent    ProviderUnavailable   failed, retryable
     reply lost         ProviderUnavailable   unknown, retryable
     5xx                ProviderError         unknown, retryable; 502 and 504 ProviderUnavailable
+                                             (both failed where something was only looked at)
     503                ProviderUnavailable   failed, retryable: the service says that nothing was changed
     401, 403           AuthError             failed
     402                QuotaExceeded         failed
@@ -41,6 +42,7 @@ from openenv_sandbox.retry import parse_retry_after
 if TYPE_CHECKING:
     from collections.abc import Mapping
 
+    from openenv_sandbox.errors import Outcome
     from openenv_sandbox.provider import SandboxRef
 
 _CONCURRENT = re.compile(r"maximum number of concurrent|concurrent (sandbox|instance)", re.IGNORECASE)
@@ -92,7 +94,15 @@ def said(content: bytes) -> str:
 
 
 def from_reply(
-    status: int, headers: Any, content: bytes, *, provider: str, what: str, ref: SandboxRef | None, template: bool
+    status: int,
+    headers: Any,
+    content: bytes,
+    *,
+    provider: str,
+    what: str,
+    ref: SandboxRef | None,
+    template: bool,
+    acted: bool = True,
 ) -> OpenEnvError:
     """The error that a status of 300 or more means.
 
@@ -104,6 +114,7 @@ def from_reply(
         what: The request, in words.
         ref: The sandbox it was about.
         template: Whether 404 speaks of a template.
+        acted: Whether it may have had an effect.
     """
     text = said(content)
     message = f"{what}: {status} {text}".rstrip()
@@ -119,10 +130,12 @@ def from_reply(
         hint = "shorten timeouts.lifetime or timeouts.episode, or raise the plan; option max_lifetime_s"
         return CapabilityError(message, field="timeouts.lifetime", hint=hint, **kw)
     table = {**_TABLE, 429: _FULL} if _CONCURRENT.search(text) else _TABLE
-    return refusal(status, text, what=what, acted=True, retry_after=wait, table=table, **kw)
+    return refusal(status, text, what=what, acted=acted, retry_after=wait, table=table, **kw)
 
 
-def from_transport(error: Exception, *, provider: str, what: str, ref: SandboxRef | None, key: str) -> OpenEnvError:
+def from_transport(
+    error: Exception, *, provider: str, what: str, ref: SandboxRef | None, key: str, acted: bool
+) -> OpenEnvError:
     """The error that a failed exchange means.
 
     Args:
@@ -131,6 +144,7 @@ def from_transport(error: Exception, *, provider: str, what: str, ref: SandboxRe
         what: The request, in words.
         ref: The sandbox it was about.
         key: Environment variable that holds the API key.
+        acted: Whether it may have had an effect.
     """
     import httpx
 
@@ -139,6 +153,7 @@ def from_transport(error: Exception, *, provider: str, what: str, ref: SandboxRe
     if name == "AuthenticationException":  # raised before any request: there is no key
         return ProviderUnavailable(f"{what}: no API key", hint=f"export {key}=…", **kw)
     if isinstance(error, httpx.HTTPError):
-        return translate(error, what=what, acted=True, **kw)
+        return translate(error, what=what, acted=acted, **kw)
     detail = clean(mask(f"{name}: {error}"))[:300]
-    return ProviderError(f"{what}: the reply cannot be read ({detail})", outcome="unknown", retryable=True, **kw)
+    outcome: Outcome = "unknown" if acted else "failed"
+    return ProviderError(f"{what}: the reply cannot be read ({detail})", outcome=outcome, retryable=True, **kw)

@@ -85,7 +85,7 @@ class Follower:
         finally:
             if self._feeder is not None:
                 self._feeder.cancel()
-                await asyncio.wait({self._feeder})
+                await asyncio.wait({self._feeder}, timeout=5.0)
 
     async def _read(self, stream: AsyncIterator[Event], stdin: bytes | AsyncIterator[bytes] | None) -> Event | None:
         async with contextlib.aclosing(stream):  # type: ignore[type-var]  # they are generators

@@ -138,6 +138,7 @@ class Sdk(ABC):
             OpenEnvError: By the table of `_e2b_errors`.
         """
         function = self.module(f"api.client.api.{group}.{call}").asyncio_detailed
+        acted = not call.startswith("get_")
         try:
             if self._client is None:
                 self._client = self.client()
@@ -155,10 +156,11 @@ class Sdk(ABC):
                 what=what,
                 ref=ref,
                 template=template,
+                acted=acted,
             ) from None
         except Exception as error:
             raise errors.from_transport(
-                error, provider=self.provider, what=what, ref=ref, key=f"{self.prefix}_API_KEY"
+                error, provider=self.provider, what=what, ref=ref, key=f"{self.prefix}_API_KEY", acted=acted
             ) from error
 
     def client(self) -> Any:

@@ -18,6 +18,7 @@ from openenv_sandbox.errors import (
     RateLimited,
     SandboxGone,
 )
+from openenv_sandbox.provider import SandboxRef
 from openenv_sandbox.testing.case import HANG_S
 from tests.emulators.e2b_bench import Clouds, made, prepare, spec_of
 
@@ -67,11 +68,10 @@ class TestLife(Clouds):
         running = Running(sandbox, "echo one; until [ -e /tmp/go ]; do sleep 0.05; done; echo two; exit 9")
         await running.until(b"one")
         for _ in range(3):
-            before = len(stage.emulated.front.requests)
             stage.engine.call(face.envd.cut(box))
 
-            async def followed(seen: int = before) -> bool:
-                return any(head.path.endswith("/Connect") for head in stage.emulated.front.requests[seen:])
+            async def followed() -> bool:
+                return any(process.followers for process in list(box.data["processes"].values()))
 
             await stage.until("the process is followed again", followed)
         await Running(sandbox, ": >/tmp/go").ended()
@@ -238,7 +238,9 @@ class TestLife(Clouds):
     async def test_refused_in_html(self, stage: Stage) -> None:
         """A proxy in front of the service answers: the status and Retry-After count, not the text.
 
-        Mutation: the SDK's reading of the reply fails first
+        Only what may have changed something has an unknown outcome.
+
+        Mutation: the SDK's reading of the reply fails first, or a look is taken for a change
         """
         provider = await stage.make()
         stage.faults.add("find", status=429, message="<html>busy</html>", retry_after=3.0)
@@ -248,7 +250,11 @@ class TestLife(Clouds):
         stage.faults.add("find", status=502, message="<html>bad gateway</html>")
         with pytest.raises(ProviderError) as broken:
             await provider.find("oe-12345678-abcdefabcdef")
-        assert (broken.value.outcome, broken.value.retryable) == ("unknown", True)
+        assert (broken.value.outcome, broken.value.retryable) == ("failed", True)
+        stage.faults.add("delete", status=502, message="<html>bad gateway</html>")
+        with pytest.raises(ProviderError) as undecided:
+            await provider.delete(SandboxRef(provider.name, provider.scope(), "inope"))
+        assert (undecided.value.outcome, undecided.value.retryable) == ("unknown", True)
         await provider.aclose()
 
     async def test_longer_than_the_plan(self, stage: Stage) -> None:
