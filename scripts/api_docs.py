@@ -22,8 +22,8 @@ PAGE = ROOT / "docs" / "reference" / "api.md"
 HEAD = """# Python API
 
 Made by `scripts/api_docs.py` from signatures and docstrings. Every name is imported from `openenv_sandbox`; what is not
-on this page, and not [for writing a backend](../writing-a-backend.md), is not public. Nothing is loaded before it is used: `import openenv_sandbox` imports no SDK and no web
-framework.
+on this page, and not [for writing a backend](../writing-a-backend.md), is not public. Nothing is loaded before it is
+used: `import openenv_sandbox` imports no SDK and no web framework.
 """
 # Module of a name -> the section it stands in; sections in this order.
 SECTIONS = {
