@@ -9,7 +9,7 @@ from functools import partial
 from typing import TYPE_CHECKING, Any
 
 from openenv_providers._runloop_api import missing
-from openenv_providers._runloop_devboxes import BLUEPRINT, ROOT
+from openenv_providers._runloop_convert import BLUEPRINT, ROOT
 from openenv_sandbox.backend_kit import poll
 from openenv_sandbox.errors import BuildError, ImageError
 from openenv_sandbox.provider import Prepared

@@ -4,13 +4,13 @@ from __future__ import annotations
 
 import asyncio
 import contextlib
-import math
+import json
 from typing import TYPE_CHECKING, Any
 
 from openenv_providers._runloop_api import ENDED, Api, missing
+from openenv_providers._runloop_convert import POLICY, info, labels_in, request
 from openenv_sandbox.backend_kit import undo
 from openenv_sandbox.errors import (
-    CapabilityError,
     CreateTimeout,
     ImageError,
     OpenEnvError,
@@ -18,122 +18,19 @@ from openenv_sandbox.errors import (
     ProviderUnavailable,
     SandboxGone,
 )
-from openenv_sandbox.spec import Resources
-from openenv_sandbox.values import SandboxInfo, SandboxRef, Status
+from openenv_sandbox.values import KEY, SandboxInfo, SandboxRef
 
 if TYPE_CHECKING:
     from collections.abc import Mapping
 
     from openenv_sandbox.provider import Prepared
-    from openenv_sandbox.spec import NetworkPolicy, SandboxSpec
-
-KEY = "oe-key"
-BLUEPRINT = "blueprint:"
-"""Before the id of a blueprint in `Prepared.ref`, which else is a snapshot's: their ids tell nothing."""
+    from openenv_sandbox.spec import SandboxSpec
 
 # In the order of a devbox's life, and "running" again, so that none moves past the question.
 ASKED = ("scheduled", "queued", "provisioning", "initializing", "running", "suspending", "suspended", "resuming")
 TAKE_S = 300.0
 BOOTING = ("scheduled", "queued", "provisioning", "initializing")
-CPUS = (0.5, 1.0, *(float(n) for n in range(2, 17, 2)))
-MEMORY_GB = (1, *range(2, 65, 2))
-DISK_GB = tuple(range(2, 65, 2))
-ROOT = {"uid": 0, "username": "root"}
-"""Who builds and commands run as: core gives commands the user they shall have, which only root can."""
-
-_STATUS: dict[str, Status] = {
-    "running": "running",
-    "suspending": "paused",
-    "suspended": "paused",
-    "failure": "failed",
-    "shutdown": "stopped",
-}
-_SIZES: dict[str, tuple[float, int, int]] = {
-    "X_SMALL": (0.5, 1, 4),
-    "SMALL": (1.0, 2, 4),
-    "MEDIUM": (2.0, 4, 8),
-    "LARGE": (2.0, 8, 16),
-    "X_LARGE": (4.0, 16, 16),
-    "XX_LARGE": (8.0, 32, 16),
-}
 _PAGE = 1000
-
-
-def info(scope: str, view: Any) -> SandboxInfo:
-    """A devbox in our words."""
-    created, launch = view.create_time_ms / 1000, view.launch_parameters
-    seconds = launch.keep_alive_time_seconds
-    return SandboxInfo(
-        SandboxRef("runloop", scope, view.id, view.metadata.get(KEY)),
-        status=_STATUS.get(view.status, "creating"),
-        labels=dict(view.metadata),
-        created_at=created,
-        expires_at=created + seconds if seconds else None,
-        resources=_granted(launch),
-        image=view.snapshot_id or view.blueprint_id,
-    )
-
-
-def _granted(launch: Any) -> Resources:
-    if launch.resource_size_request == "CUSTOM_SIZE":
-        cpus, memory, disk = launch.custom_cpu_cores, launch.custom_gb_memory, launch.custom_disk_size
-    else:
-        cpus, memory, disk = _SIZES.get(launch.resource_size_request or "SMALL", (None, None, None))
-    return Resources(cpus=cpus, memory_mb=1024 * memory if memory else None, disk_mb=1024 * disk if disk else None)
-
-
-def fitted(spec: SandboxSpec) -> SandboxSpec:
-    """Sizes as they are sold: 2 to 8 GiB of memory for each core.
-
-    Raises:
-        CapabilityError: No sale has as much of both.
-    """
-    asked = spec.resources
-    if asked.cpus is None and asked.memory_mb is None and asked.disk_mb is None:
-        return spec
-    cpus, memory = asked.cpus or CPUS[0], asked.memory_mb or 1024
-    if asked.cpus is None and asked.memory_mb is None:
-        cpus, memory = 1.0, 2048  # what is given to who asks for nothing
-    for n in CPUS:
-        for gb in MEMORY_GB:
-            if n >= cpus and 1024 * gb >= memory and 2 * n <= gb <= 8 * n:
-                disk = None if asked.disk_mb is None else 2048 * math.ceil(asked.disk_mb / 2048)
-                sizes = {"cpus": n, "memory_mb": 1024 * gb, "disk_mb": disk}
-                return spec.model_copy(update={"resources": asked.model_copy(update=sizes)})
-    raise CapabilityError(
-        f"runloop sells 2 to 8 GiB of memory for each of at most 16 cores, so not {cpus:g} cores with {memory} MiB",
-        provider="runloop",
-        field="resources",
-    )
-
-
-def request(prepared: Prepared, spec: SandboxSpec, key: str, architecture: str, policy: str | None) -> dict[str, Any]:
-    """The body of a create."""
-    name = prepared.ref.removeprefix(BLUEPRINT)
-    source = {"snapshot_id" if name == prepared.ref else "blueprint_id": name}
-    sizes = spec.resources
-    launch: dict[str, Any] = {
-        "architecture": architecture,
-        "keep_alive_time_seconds": math.ceil(spec.timeouts.effective_lifetime),
-        "user_parameters": ROOT,
-    }
-    if sizes.cpus is not None and sizes.memory_mb is not None:
-        launch["resource_size_request"] = "CUSTOM_SIZE"
-        launch["custom_cpu_cores"] = sizes.cpus
-        launch["custom_gb_memory"] = math.ceil(sizes.memory_mb / 1024)
-        if sizes.disk_mb is not None:
-            launch["custom_disk_size"] = 2 * math.ceil(sizes.disk_mb / 2048)
-    if policy is not None:
-        launch["network_policy_id"] = policy
-    public = all(port.visibility == "public" for port in spec.all_ports)
-    return {
-        **source,
-        "name": key,
-        "metadata": {**spec.labels, KEY: key},
-        "environment_variables": dict(spec.env),
-        "launch_parameters": launch,
-        "tunnel": {"auth_mode": "open" if public else "authenticated"},
-    }
 
 
 class Devboxes:
@@ -148,7 +45,7 @@ class Devboxes:
 
     async def create(self, prepared: Prepared, spec: SandboxSpec, key: str, architecture: str) -> Any:
         """A devbox that runs. What is half made is removed; after a lost reply nobody knows what there is."""
-        policy = await self._policy(spec.network, key)
+        policy = await self._policy(spec, key)
         body = request(prepared, spec, key, architecture, policy)
         try:
             view = await self.api.call(
@@ -214,6 +111,8 @@ class Devboxes:
         Raises:
             SandboxGone: It does not exist, or has ended.
         """
+        if ref.id.startswith(POLICY):
+            raise SandboxGone("no devbox came of it: there is a network policy only", ref=ref)
         view = await self._look(ref)
         if view.status in ENDED:
             raise SandboxGone(
@@ -248,8 +147,24 @@ class Devboxes:
                     found[view.id] = view
         return list(found.values())
 
+    async def orphans(self, labels: Mapping[str, str], key: str | None = None) -> dict[str, SandboxInfo]:
+        """Network policies with these labels, by id: those of devboxes that live are to be left out."""
+        more = {} if key is None else {"name": key}
+        rows = await self.api.rows("listing network policies", lambda c: c.network_policies.list(limit=_PAGE, **more))
+        found = {}
+        for row in rows:
+            its = labels_in(row.description)
+            if KEY in its and its[KEY] == row.name and labels.items() <= its.items():
+                ref = SandboxRef("runloop", self.api.scope, f"{POLICY}{row.id}", row.name)
+                found[row.id] = SandboxInfo(ref, "failed", labels=its, created_at=row.create_time_ms / 1000)
+        return found
+
     async def delete(self, ref: SandboxRef) -> None:
         """Shut it down and remove its network policy. The record of it stays with the vendor for good."""
+        if ref.id.startswith(POLICY):
+            for late in await self.living({KEY: ref.key or ""}):
+                await self.delete(self.ref(late))
+            return await self._drop_policy(ref.id.removeprefix(POLICY))
         view = None
         with missing():
             view = await self._look(ref)
@@ -262,23 +177,24 @@ class Devboxes:
                 )
         key = ref.key or (view.metadata.get(KEY) if view is not None else None)
         if key is not None and (view is None or view.launch_parameters.network_policy_id):
-            listing = "looking for its network policy"
-            for policy in await self.api.rows(listing, lambda c: c.network_policies.list(name=key, limit=_PAGE)):
-                if policy.name == key:
-                    await self._drop_policy(policy.id)
+            for id in await self.orphans({KEY: key}, key):
+                await self._drop_policy(id)
 
-    async def _policy(self, network: NetworkPolicy, key: str) -> str | None:
-        """The id of a policy made for one devbox and named like it; None where it needs none."""
+    async def _policy(self, spec: SandboxSpec, key: str) -> str | None:
+        """The id of a policy made for one devbox, with its name and labels; None where it needs none."""
+        network = spec.network
         if network.mode == "full":
             return None
         made = await self.api.call(
             "making a network policy",
             lambda client: client.network_policies.create(
                 name=key,
+                description=json.dumps({**spec.labels, KEY: key}),
                 allow_all=False,
                 allowed_hostnames=list(network.hosts),
                 allowed_cidrs=[{"cidr": cidr} for cidr in network.cidrs],
             ),
+            started=True,
         )
         return str(made.id)
 

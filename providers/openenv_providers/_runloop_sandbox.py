@@ -10,7 +10,7 @@ from urllib.parse import urlsplit
 
 from openenv_providers._runloop_api import ENDED
 from openenv_providers._runloop_blueprints import drop
-from openenv_providers._runloop_devboxes import info
+from openenv_providers._runloop_convert import info
 from openenv_sandbox.backend_kit import poll
 from openenv_sandbox.endpoint import Endpoint
 from openenv_sandbox.errors import EndpointError, FileError, OpenEnvError, ProviderError, SandboxGone

@@ -12,12 +12,14 @@ import os
 from typing import TYPE_CHECKING, Any, ClassVar, Literal
 from urllib.parse import urlsplit
 
-from openenv_providers import _runloop_devboxes as devboxes
+from openenv_providers import _runloop_convert as convert
 from openenv_providers._runloop_api import SDK, Api
+from openenv_providers._runloop_devboxes import Devboxes
 from openenv_sandbox.backend_kit import digest
 from openenv_sandbox.capabilities import Capabilities, ExecCapabilities, Sizes
 from openenv_sandbox.options import ProviderOptions, trusted
 from openenv_sandbox.provider import Prepared, Sandbox, SandboxInfo, SandboxProvider, SandboxRef, Verified
+from openenv_sandbox.values import KEY
 
 if TYPE_CHECKING:
     from collections.abc import AsyncIterator, Mapping, Sequence
@@ -63,9 +65,9 @@ class RunloopProvider(SandboxProvider):
         exposure=frozenset({"private", "public"}),
         network=frozenset({"full", "none", "hosts", "wildcard", "cidr4"}),
         sizes=Sizes(
-            cpus=devboxes.CPUS,
-            memory_mb=tuple(1024 * gb for gb in devboxes.MEMORY_GB),
-            disk_mb=tuple(1024 * gb for gb in devboxes.DISK_GB),
+            cpus=convert.CPUS,
+            memory_mb=tuple(1024 * gb for gb in convert.MEMORY_GB),
+            disk_mb=tuple(1024 * gb for gb in convert.DISK_GB),
         ),
         user=False,
         lifetime="server-fixed",
@@ -85,7 +87,7 @@ class RunloopProvider(SandboxProvider):
         url = self.options.base_url or os.environ.get("RUNLOOP_BASE_URL") or BASE_URL
         key = os.environ.get("RUNLOOP_API_KEY", "")
         self.api = Api(url.rstrip("/"), f"{url.rstrip('/')} {digest(key)}", key)
-        self.devboxes = devboxes.Devboxes(self.api)
+        self.devboxes = Devboxes(self.api)
         self.domain = (urlsplit(url).hostname or "").removeprefix("api.")
 
     def scope(self) -> str:
@@ -94,7 +96,7 @@ class RunloopProvider(SandboxProvider):
 
     def fit(self, spec: SandboxSpec, image: Image) -> SandboxSpec:
         """Cores and memory are sold together."""
-        return devboxes.fitted(spec)
+        return convert.fitted(spec)
 
     # ------------------------------------------------------------------------------------------------- images
 
@@ -135,17 +137,23 @@ class RunloopProvider(SandboxProvider):
         return RunloopSandbox(self.devboxes, view, self.domain, self.options.gateway, config)
 
     async def find(self, key: str) -> Sequence[SandboxRef]:
-        """By the label, among all that live."""
-        return [self.devboxes.ref(view) for view in await self.devboxes.living({devboxes.KEY: key})]
+        """By the label, among all that live; where there is none, the network policy of one that never was."""
+        policies = await self.devboxes.orphans({KEY: key}, key)
+        found = [self.devboxes.ref(view) for view in await self.devboxes.living({KEY: key})]
+        return found or [info.ref for info in policies.values()]
 
     async def attach(self, ref: SandboxRef) -> Sandbox:
         """Take over by id, once it has booted."""
         return self._sandbox(await self.devboxes.taken(ref))
 
     async def list(self, labels: Mapping[str, str]) -> AsyncIterator[SandboxInfo]:
-        """All pages of every status of a devbox that lives."""
+        """All pages of every status of a devbox that lives, and network policies without one."""
+        policies = await self.devboxes.orphans(labels)  # first: one that is made later has a devbox to come
         for view in await self.devboxes.living(labels):
-            yield devboxes.info(self.scope(), view)
+            policies.pop(view.launch_parameters.network_policy_id, None)
+            yield convert.info(self.scope(), view)
+        for orphan in policies.values():
+            yield orphan
 
     async def delete(self, ref: SandboxRef) -> None:
         """Shut down, with its network policy."""

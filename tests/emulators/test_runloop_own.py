@@ -18,6 +18,7 @@ from openenv_sandbox.errors import (
     CreateTimeout,
     OpenEnvError,
     ProviderError,
+    SandboxGone,
 )
 from openenv_sandbox.spec import SandboxSpec
 from openenv_sandbox.testing.case import HANG_S
@@ -202,6 +203,43 @@ async def test_the_policy_of_a_failed_create(
     for ref in await provider.find(OUR_KEY):
         await provider.delete(ref)
     assert (face.policies, face.engine.alive()) == ({}, 0)
+
+
+async def test_a_policy_of_a_devbox_that_never_was(provider: RunloopProvider, face: RunloopFace) -> None:
+    """The request was lost on its way: the policy is found by key and by labels, is no devbox, and is removed.
+
+    Mutation: nobody finds it, or it is taken from under a devbox that came late
+    """
+    face.engine.faults.add("create", when="before", status=0)
+    with pytest.raises(OpenEnvError):
+        await made(provider, face, network="none")
+    (ref,) = await provider.find(OUR_KEY)
+    (info,) = [info async for info in provider.list({"oe-install": "abc123"})]
+    assert (info.ref, info.status, info.labels["oe-key"]) == (ref, "failed", OUR_KEY)
+    assert [info async for info in provider.list({"oe-install": "other"})] == []
+    with pytest.raises(SandboxGone, match="network policy only"):
+        await provider.attach(ref)
+    await made(provider, face, network="none")
+    assert len(face.policies) == 2
+    await provider.delete(ref)
+    await provider.delete(ref)
+    assert (face.policies, face.engine.alive()) == ({}, 0)
+
+
+async def test_a_policy_that_is_in_use_or_not_ours(provider: RunloopProvider, face: RunloopFace) -> None:
+    """Neither is listed beside the devbox, nor removed with another.
+
+    Mutation: gc removes the user's own policies
+    """
+    sandbox = await made(provider, face, network="none")
+    (policy,) = face.policies.values()
+    for number, (name, text) in enumerate([("mine", None), (OUR_KEY, "not json"), (OUR_KEY, "[1]"), ("x", "{}")]):
+        id = f"npol_{number}"
+        face.policies[id] = {**policy, "id": id, "name": name, "description": text}
+    assert [info.ref async for info in provider.list({})] == [sandbox.ref]
+    assert await provider.find(OUR_KEY) == [sandbox.ref]
+    await provider.delete(sandbox.ref)
+    assert len(face.policies) == 4
 
 
 # ----------------------------------------------------------------------------------------------------- booting

@@ -298,8 +298,13 @@ class RunloopFace(Face):
             "allow_runloop_mirrors": asked.allow_all,
         }
         self.policies[id] = {
-            "id": id, "name": asked.name, "egress": egress, "create_time_ms": now, "update_time_ms": now,
-        }  # fmt: skip
+            "id": id,
+            "name": asked.name,
+            "description": asked.description,
+            "egress": egress,
+            "create_time_ms": now,
+            "update_time_ms": now,
+        }
         return checked(sdk.NetworkPolicyView, self.policies[id])
 
     async def list_policies(self, request: Request) -> Response:

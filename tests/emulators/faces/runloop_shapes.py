@@ -141,6 +141,7 @@ class CreatePolicy(Body):
     """``POST /v1/network-policies``."""
 
     name: str = Field(min_length=1)
+    description: str | None = None
     allow_all: bool = False
     allowed_hostnames: list[str] = Field(default_factory=list)
     allowed_cidrs: list[Cidr] = Field(default_factory=list)
