@@ -142,6 +142,7 @@ class Capabilities:
         snapshot: A snapshot can be taken and booted.
         fork_memory: A snapshot contains the running processes.
         logs: The server's output can be read back.
+        reload: The server can start anew whenever its folder's sources change (`SandboxSpec.reload`).
         ping: WebSocket pings pass its proxy.
         max_connection_s: After how long its proxy cuts a connection, None when it does not.
         max_concurrency: Documented limit of sandboxes at once, None when unknown.
@@ -177,6 +178,7 @@ class Capabilities:
     snapshot: bool = False
     fork_memory: bool = False
     logs: bool = True
+    reload: bool = False
     ping: bool = True
     max_connection_s: float | None = None
     max_concurrency: int | None = None

@@ -137,6 +137,12 @@ def _hardening(spec: SandboxSpec, image: Image, caps: Capabilities, serve: bool)
     return "hardening", "it has no stricter profile", ""
 
 
+def _reload(spec: SandboxSpec, image: Image, caps: Capabilities, serve: bool) -> tuple[str, str, str] | None:
+    if not spec.reload or caps.reload:
+        return None
+    return "reload", "it runs a copy of the folder, which does not change with it", "launch again after a change"
+
+
 def _gpus(spec: SandboxSpec, image: Image, caps: Capabilities, serve: bool) -> tuple[str, str, str] | None:
     gpu = spec.resources.gpu
     if gpu is None or "*" in caps.gpus or gpu[0].upper() in (model.upper() for model in caps.gpus):
@@ -181,6 +187,7 @@ _CHECKS: tuple[_Check, ...] = (
     _isolation,
     _network,
     _hardening,
+    _reload,
     _gpus,
     _sizes,
     _user,

@@ -161,6 +161,7 @@ class SandboxSpec(_Frozen):
             private may do so.
         isolation: The least isolation accepted.
         hardening: ``strict`` asks for the most restricted profile of the backend.
+        reload: For authors: the server starts anew when a source file of its folder changes.
         labels: The user's own labels.
         user: Runs the server as this user instead of the image's.
         workdir: Working directory instead of the image's.
@@ -182,6 +183,7 @@ class SandboxSpec(_Frozen):
     exposure: Exposure = "private"
     isolation: IsolationWish = "none"
     hardening: Literal["default", "strict"] = "default"
+    reload: bool = False
     labels: dict[str, str] = Field(default_factory=dict)
     user: str | None = None
     workdir: str | None = None

@@ -124,6 +124,12 @@ def ask(command: str, timeout: float = 20.0) -> Interpreter | None:
     return Interpreter(executable, tuple(sorted(set(prefixes))), tuple(sorted(set(prefixes[:2]))), version)
 
 
+def reloading(argv: Sequence[str], folder: Folder, interpreter: Interpreter, takes_socket: bool) -> list[str]:
+    """The argv that runs ``argv`` and starts it anew when the folder's sources change; see `_local_reload`."""
+    socket = "{fd}" if takes_socket else "-1"
+    return [interpreter.executable, "-m", "openenv_providers._local_reload", folder.path, socket, *argv]
+
+
 def server_argv(command: Sequence[str] | None, folder: Folder, interpreter: Interpreter) -> tuple[list[str], bool]:
     """The argv that starts the server, and whether it takes a listening socket (``{fd}``) instead of ``PORT``.
 

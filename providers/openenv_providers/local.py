@@ -85,6 +85,7 @@ class LocalProvider(SandboxProvider):
         labels="client-side",
         findable="id",
         pause=True,
+        reload=True,
     )
     Options = LocalOptions
     verified: ClassVar[Verified] = Verified("engine", sdk="bubblewrap 0.8", date="2026-11-30", note="and without it")
@@ -157,6 +158,8 @@ class LocalProvider(SandboxProvider):
         if not await self._threads.run(os.access, interpreter.executable, os.X_OK):  # its environment was removed
             folder, interpreter = await self._plan(prepared.ref, log.debug)
         argv, takes_socket = plan.server_argv(spec.command, folder, interpreter)
+        if spec.reload:
+            argv = plan.reloading(argv, folder, interpreter, takes_socket)
         job = starting.Job(self._place(key), folder, interpreter, argv, takes_socket, spec, self._bwrap)
         try:
             if not self._swept:

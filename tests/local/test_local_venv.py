@@ -7,16 +7,20 @@ import json
 import shutil
 import sys
 import zipfile
+from dataclasses import asdict
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 import pytest
 from openenv_providers import _local_plan as plan
 from openenv_providers import _local_venv as venv
+from openenv_providers.local import LocalProvider
 
 import openenv_sandbox
 from openenv_sandbox import folder
 from openenv_sandbox.errors import BuildError, ImageError
+from openenv_sandbox.image import parse
+from openenv_sandbox.spec import SandboxSpec
 from tests.local.sandboxes import BOTH, Maker, get, none_left, run
 
 if TYPE_CHECKING:
@@ -97,6 +101,41 @@ async def test_an_environment_of_its_own(make: Maker, environment: Path, cache: 
     for one in prepared:
         await make.provider.drop(one)
     assert await make.provider.list_prepared() == []
+
+
+async def test_a_second_launch_makes_nothing(
+    environment: Path, cache: Path, monkeypatch: pytest.MonkeyPatch, tmp_path: Path
+) -> None:
+    """What was made for a folder is used by later providers and processes, until what it depends on changes.
+
+    Mutation: `Builder.build` does not look whether it is there
+    """
+    made: list[Path] = []
+
+    def make(self: venv.Builder, place: Path) -> plan.Interpreter:
+        made.append(place)
+        place.mkdir()
+        (place / venv.READY).write_text(json.dumps(asdict(plan.running())))
+        return plan.running()
+
+    monkeypatch.setattr(venv.Builder, "_make", make)
+    monkeypatch.setattr(venv, "own_wheel", lambda place: wheel(tmp_path, "openenv", {}))
+    lines: list[str] = []
+    for number in range(3):
+        provider = LocalProvider({"isolation": "none"})
+        image = await asyncio.to_thread(parse, environment)
+        await provider.prepare(SandboxSpec(image=str(environment)), image, on_log=lines.append)
+        await provider.aclose()
+        assert len(made) == 1, lines
+        (environment / "server" / "app.py").write_text(f"{APP}\n# version {number}\n")
+    assert lines == []
+    text = (environment / "pyproject.toml").read_text()
+    (environment / "pyproject.toml").write_text(f"{text}\n# another\n")
+    image = await asyncio.to_thread(parse, environment)
+    provider = LocalProvider({"isolation": "none"})
+    await provider.prepare(SandboxSpec(image=str(environment)), image, on_log=lines.append)
+    await provider.aclose()
+    assert len(made) == 2
 
 
 @pytest.mark.full

@@ -34,6 +34,7 @@ REFUSED: list[tuple[str, dict[str, Any], dict[str, Any], Image]] = [
     ),
     ("ports[9000].protocol", {"ports": [{"number": 9000, "protocol": "tcp"}]}, {}, REF),
     ("hardening", {"hardening": "strict"}, {}, REF),
+    ("reload", {"reload": True}, {}, REF),
     ("isolation", {"isolation": "vm"}, {"isolation": "container"}, REF),
     ("isolation", {"isolation": "process"}, {"isolation": "unknown"}, REF),
     ("network", {"network": "none"}, {"network": frozenset({"full"})}, REF),
@@ -67,6 +68,7 @@ def test_what_cannot_be_honoured_is_refused(
             gpus=("*",),
             protocols=frozenset({"http", "tcp"}),
             hardening=True,
+            reload=True,
         )
 
     with registry.registered(Able), pytest.raises(CapabilityError) as caught:
