@@ -24,6 +24,7 @@ from typing import TYPE_CHECKING, Any, TypeVar
 from openenv_sandbox import errors as ours
 from openenv_sandbox.backend_kit import digest
 from openenv_sandbox.lifecycle import keep
+from openenv_sandbox.redact import clean, mask
 
 if TYPE_CHECKING:
     from collections.abc import Awaitable, Mapping
@@ -228,7 +229,7 @@ def translate(
     """
     import modal.exception as theirs
 
-    text = f"{what}: {str(error) or type(error).__name__}"
+    text = clean(mask(f"{what}: {str(error) or type(error).__name__}"))
     unknown: Any = "unknown" if started else "failed"
     say: dict[str, Any] = {"provider": NAME, "ref": ref}
     if isinstance(error, (theirs.AuthError, theirs.PermissionDeniedError)):

@@ -10,6 +10,7 @@ from typing import TYPE_CHECKING, Any
 from openenv_providers._modal_account import NAME, NotThere, translate
 from openenv_sandbox.errors import BuildError, ImageError, OpenEnvError
 from openenv_sandbox.provider import Prepared
+from openenv_sandbox.redact import clean, mask
 
 if TYPE_CHECKING:
     from collections.abc import Iterator
@@ -144,7 +145,7 @@ class Images:
         except (OpenEnvError, asyncio.CancelledError):
             raise
         except (theirs.InvalidError, theirs.NotFoundError) as error:
-            raise ImageError(f"{what}: {error}", provider=NAME) from error
+            raise ImageError(clean(mask(f"{what}: {error}")), provider=NAME) from error
         except Exception as error:
             raise translate(error, what=what, started=True) from error
         image_id = str(made.object_id)
@@ -204,7 +205,7 @@ def _later(loop: asyncio.AbstractEventLoop, fn: LogSink, text: str) -> None:
 
 
 def _refused(error: BaseException, what: str, log: str) -> OpenEnvError:
-    text = f"{what}: {error}"
+    text, log = clean(mask(f"{what}: {error}")), clean(mask(log))
     lowered = f"{text}\n{log}".lower()
     if any(
         word in lowered for word in ("manifest unknown", "not found in registry", "pull access denied", "name unknown")

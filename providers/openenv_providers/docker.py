@@ -19,6 +19,7 @@ from pydantic import Field
 from openenv_providers import _docker_convert as convert
 from openenv_providers._docker_daemon import REMEDY, Daemon
 from openenv_sandbox import _dockerhost
+from openenv_sandbox.backend_kit import undo
 from openenv_sandbox.capabilities import Capabilities, ExecCapabilities, Sizes
 from openenv_sandbox.errors import CapabilityError, OpenEnvError, ProviderError, ProviderUnavailable, SandboxGone
 from openenv_sandbox.options import ProviderOptions, trusted
@@ -34,6 +35,7 @@ from openenv_sandbox.provider import (
     Verified,
     install_hint,
 )
+from openenv_sandbox.values import KEY
 
 if TYPE_CHECKING:
     from collections.abc import AsyncIterator, Mapping, Sequence
@@ -180,7 +182,7 @@ class DockerProvider(SandboxProvider):
                 if getattr(getattr(error, "response", None), "status_code", None) != 409:
                     raise
                 there = api.inspect_container(key)
-                if (there["Config"].get("Labels") or {}).get(convert.KEY) != key:
+                if (there["Config"].get("Labels") or {}).get(KEY) != key:
                     raise
                 return str(there["Id"])
 
@@ -193,21 +195,9 @@ class DockerProvider(SandboxProvider):
             return await self.attach(ref)
         except OpenEnvError as error:
             if not isinstance(error, ProviderUnavailable):
-                await self._undo(ref, error)
+                # A container that cannot start stays in ``created``; without it nothing exists.
+                await undo(self.delete(ref), error)
             raise
-
-    async def _undo(self, ref: SandboxRef, error: OpenEnvError) -> None:
-        """A container that cannot start stays in ``created``; without it nothing exists."""
-        try:
-            await self.delete(ref)
-            error.outcome = "failed"
-        except OpenEnvError as left:
-            error.outcome = "unknown"
-            error.hint = f"{error.hint or ''} (removing the container failed too: {left.message})".strip()
-
-    async def find(self, key: str) -> Sequence[SandboxRef]:
-        """By label, in any state: a create that was cut off leaves a container that never started."""
-        return [info.ref async for info in self.list({convert.KEY: key})]
 
     async def attach(self, ref: SandboxRef) -> Sandbox:
         """Take over by id."""
@@ -232,7 +222,7 @@ class DockerProvider(SandboxProvider):
         rows = await self.daemon.call("listing containers", lambda api: api.containers(all=True, filters=filters))
         for row in rows:
             found = convert.listed(self.scope(), row, self._isolation())
-            if found.ref.key is not None or convert.KEY not in found.labels:
+            if found.ref.key is not None or KEY not in found.labels:
                 yield found
 
     async def delete(self, ref: SandboxRef) -> None:

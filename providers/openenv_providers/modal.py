@@ -50,6 +50,7 @@ from openenv_sandbox.provider import (
     Verified,
     install_hint,
 )
+from openenv_sandbox.values import KEY
 
 if TYPE_CHECKING:
     from collections.abc import AsyncIterator, Mapping, Sequence
@@ -219,8 +220,7 @@ class ModalProvider(SandboxProvider):
     async def find(self, key: str) -> Sequence[SandboxRef]:
         """By tag."""
         return [
-            SandboxRef(self.name, self.scope(), str(handle.object_id), key)
-            for handle in await self._rows({convert.KEY: key})
+            SandboxRef(self.name, self.scope(), str(handle.object_id), key) for handle in await self._rows({KEY: key})
         ]
 
     async def attach(self, ref: SandboxRef) -> Sandbox:

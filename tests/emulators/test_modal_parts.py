@@ -14,6 +14,7 @@ from typing import TYPE_CHECKING, Any
 import httpx
 import pytest
 
+from openenv_sandbox import redact
 from openenv_sandbox.errors import CapabilityError, ProviderUnavailable, QuotaExceeded, RateLimited, SandboxGone
 from openenv_sandbox.spec import PortSpec, Resources
 from tests.emulators.modal_bench import Modal, emulated_modal
@@ -291,6 +292,20 @@ def test_every_status_has_a_place(status: str, ours: str, outcome: str, retryabl
     error = translate(theirs, what="asking", started=True)
     assert (type(error).__name__, error.outcome, error.retryable) == (ours, outcome, retryable)
     assert (error.message, error.provider) == ("asking: said so", "modal")
+
+
+def test_what_modal_says_is_masked() -> None:
+    """Mutation: its text becomes ours as it is"""
+    import modal.exception
+    from openenv_providers._modal_account import translate
+
+    redact.register("s3cret-canary")
+    try:
+        error = translate(modal.exception.InvalidError("bad \x1b[31ms3cret-canary"), what="asking")
+    finally:
+        redact.forget("s3cret-canary")
+    assert "canary" not in error.message
+    assert "\x1b" not in error.message
 
 
 async def test_giving_up_at_any_moment_leaves_no_connection(modal: Modal) -> None:
