@@ -29,6 +29,7 @@ A backend's test module, ``tests/emulators/test_NAME.py``, holds one class:
 
 The face calls ``await engine.hook(op, "before" | "after", **args)`` once each for: ``create``, ``delete``, ``info``
 (one sandbox looked up), ``find`` (a listing filtered by our key, label ``oe-key``), ``list`` (any other), ``exec``.
+A vendor whose listings have no filter has one request for both ops: its face calls both hooks around each request.
 Where the vendor's refusal at ``engine.quota`` is a wait rather than an end, the provider raises `RateLimited` for it.
 The engine's box ids are the ids in the provider's refs. A long step is
 the light server's action ``{"sleep": SECONDS}``.

@@ -17,8 +17,6 @@ from openenv_sandbox import (
     ProviderError,
     ProviderOptions,
     ProviderUnavailable,
-    QuotaExceeded,
-    RateLimited,
     Sandbox,
     SandboxGone,
     SandboxInfo,
@@ -26,8 +24,10 @@ from openenv_sandbox import (
     SandboxRef,
     trusted,
 )
+from openenv_sandbox.backend_kit import Row, translate
 from openenv_sandbox.capabilities import ExecCapabilities, Sizes
 from openenv_sandbox.provider import Exit, RawResult
+from openenv_sandbox.retry import status_of
 
 if TYPE_CHECKING:
     from collections.abc import AsyncIterator, Mapping, Sequence
@@ -36,6 +36,13 @@ if TYPE_CHECKING:
 
     from openenv_sandbox.provider import OutputSink, Prepared
     from openenv_sandbox.spec import SandboxSpec
+
+
+TABLE = {
+    401: Row(AuthError, hint="set MINI_API_KEY"),
+    422: Row(ExecError),
+    503: Row(ProviderUnavailable, True, outcome="failed"),
+}
 
 
 class Options(ProviderOptions):
@@ -73,33 +80,18 @@ class MiniProvider(SandboxProvider):
         if self._client is None:
             headers = {"Authorization": f"Bearer {os.environ.get('MINI_API_KEY', '')}"}
             self._client = httpx.AsyncClient(base_url=self.options.url, headers=headers, timeout=None, trust_env=False)
-        where: dict[str, Any] = {"provider": self.name}
+        ref = SandboxRef(self.name, self.scope(), id) if id else None
+        said = None
         try:
             response = await self._client.request(method, path, **kw)
-        except httpx.ConnectError as error:
-            raise ProviderUnavailable(f"{what}: {error}", **where) from error
-        except httpx.HTTPError as error:
-            raise ProviderUnavailable(f"{what}: {error!r}", outcome="unknown", **where) from error
-        if response.status_code < 300:
-            return response
-        status = response.status_code
-        text = f"{what}: {response.json()['error']['message']}"
-        if status in (401, 403):
-            raise AuthError(text, hint="set MINI_API_KEY", **where)
-        if status == 402:
-            raise QuotaExceeded(text, **where)
-        if status == 404 and what == "create":
-            raise ImageError(text, **where)
-        if status == 404:
-            raise SandboxGone(text, ref=SandboxRef(self.name, self.scope(), id), **where)
-        if status == 422:
-            raise ExecError(text, **where)
-        if status == 429:
-            after = response.headers.get("retry-after")
-            raise RateLimited(text, retry_after=float(after) if after else None, **where)
-        if status >= 500:
-            raise ProviderUnavailable(text, outcome="failed" if status == 503 else "unknown", retryable=True, **where)
-        raise ProviderError(text, **where)
+            if response.status_code >= 300:
+                said = response.json()["error"]["message"]
+            response.raise_for_status()
+        except Exception as error:
+            raise translate(
+                error, provider=self.name, what=what, ref=ref, acted=True, said=said, table=TABLE
+            ) from error
+        return response
 
     def info(self, raw: Mapping[str, Any]) -> SandboxInfo:
         ref = SandboxRef(self.name, self.scope(), raw["id"], raw["labels"].get("oe-key"))
@@ -116,7 +108,13 @@ class MiniProvider(SandboxProvider):
             "ttl_s": spec.timeouts.effective_lifetime,
             "network": spec.network.mode,
         }
-        return MiniSandbox(self, (await self.call("POST", "/sandboxes", what="create", json=body)).json())
+        try:
+            made = await self.call("POST", "/sandboxes", what="create", json=body)
+        except ProviderError as error:
+            if isinstance(error.__cause__, Exception) and status_of(error.__cause__) == 404:
+                raise ImageError(error.message, provider=self.name) from error
+            raise
+        return MiniSandbox(self, made.json())
 
     async def _listed(self, labels: Mapping[str, str]) -> list[SandboxInfo]:
         params = [("label", f"{name}={value}") for name, value in labels.items()]
@@ -125,9 +123,6 @@ class MiniProvider(SandboxProvider):
             return [self.info(raw) for raw in response.json()]
         except ValueError as error:
             raise ProviderUnavailable("the listing broke off", provider=self.name) from error
-
-    async def find(self, key: str) -> Sequence[SandboxRef]:
-        return [info.ref for info in await self._listed({"oe-key": key})]
 
     async def attach(self, ref: SandboxRef) -> Sandbox:
         return MiniSandbox(self, (await self.call("GET", f"/sandboxes/{ref.id}", what="attach", id=ref.id)).json())
