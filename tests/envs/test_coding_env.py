@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import os
+import resource
 import sys
 import threading
 import time
@@ -316,3 +317,22 @@ def test_a_stopped_server_leaves_no_interpreter() -> None:
         assert processes_of(folder)
     assert all_gone(folder)
     client.close()
+
+
+def test_a_server_with_many_open_files(env: PythonCodeActEnv) -> None:
+    """Descriptors above 1023, which a server with many sessions has.
+
+    Mutation: wait by select()
+    """
+    soft, hard = resource.getrlimit(resource.RLIMIT_NOFILE)
+    if hard != resource.RLIM_INFINITY and hard < 2048:
+        pytest.skip("this machine allows no more than 2048 open files")
+    resource.setrlimit(resource.RLIMIT_NOFILE, (max(soft, 2048), hard))
+    many = [os.open(os.devnull, os.O_RDONLY) for _ in range(1100)]
+    try:
+        env.reset()
+        assert run(env, "print(1)").stdout == "1\n"
+    finally:
+        for number in many:
+            os.close(number)
+        resource.setrlimit(resource.RLIMIT_NOFILE, (soft, hard))
