@@ -43,6 +43,7 @@ NO_ABILITY = {
     "max_connection_s",
     "max_concurrency",
     "sizes",
+    "reload",  # watching a folder on this machine is no SDK's
 }
 SECRET = ("KEY", "TOKEN", "SECRET", "PASSWORD")
 
