@@ -173,7 +173,11 @@ async def test_a_command_of_unknown_outcome_is_not_repeated(provider: IsloProvid
     with pytest.raises(OpenEnvError) as caught:
         await run(sandbox, "/bin/sh", "-c", "echo x >>/tmp/o")
     assert (caught.value.outcome, len(face.execs)) == ("unknown", 1)
-    assert await run(sandbox, "/bin/cat", "/tmp/o") == (0, b"x\n")
+    for _ in range(40):  # it runs on without us
+        code, said = await run(sandbox, "/bin/cat", "/tmp/o")
+        if code == 0:
+            break
+    assert said == b"x\n"
 
 
 async def test_output_beyond_an_answer(provider: IsloProvider, face: IsloFace) -> None:
