@@ -66,7 +66,7 @@ class Hub:
         """The files of a Space; None where there is none. Raises ConfigError where it is no Space with a Dockerfile."""
         try:
             with self._told(f"looking for {repo_id}"):
-                info = self._api.space_info(repo_id)
+                info = self._api.space_info(repo_id, timeout=ASK_S)
         except NotFound:
             return None
         if info.sdk not in (None, "docker"):
@@ -157,7 +157,7 @@ class Hub:
         operations: list[Any] = [self._lib.CommitOperationAdd(name, path) for name, path in sorted(files.items())]
         try:
             with self._told(f"looking for {repo_id}"):
-                self._api.dataset_info(repo_id)
+                self._api.dataset_info(repo_id, timeout=ASK_S)
             created = False
         except NotFound:
             with self._told(f"creating {repo_id}"):

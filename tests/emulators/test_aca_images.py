@@ -41,11 +41,6 @@ anyio = pytest.mark.anyio
 
 
 @pytest.fixture
-def anyio_backend() -> str:
-    return "asyncio"
-
-
-@pytest.fixture
 def stage(engine: Engine, monkeypatch: pytest.MonkeyPatch) -> Iterator[Stage]:
     with aca_case.emulated(engine) as emulated:
         for name, value in emulated.env.items():

@@ -29,11 +29,6 @@ pytestmark = [pytest.mark.anyio, pytest.mark.emulator]
 
 
 @pytest.fixture
-def anyio_backend() -> str:
-    return "asyncio"
-
-
-@pytest.fixture
 def stage(engine: Engine, monkeypatch: pytest.MonkeyPatch) -> Iterator[Stage]:
     with aca_case.emulated(engine) as emulated:
         for name, value in emulated.env.items():
