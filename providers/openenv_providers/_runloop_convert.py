@@ -21,7 +21,6 @@ POLICY = "policy:"
 
 CPUS = (0.5, 1.0, *(float(n) for n in range(2, 17, 2)))
 MEMORY_GB = (1, *range(2, 65, 2))
-DISK_GB = tuple(range(2, 65, 2))
 ROOT = {"uid": 0, "username": "root"}
 """Who builds and commands run as: core gives commands the user they shall have, which only root can."""
 

@@ -16,7 +16,7 @@ from openenv_providers import _runloop_convert as convert
 from openenv_providers._runloop_api import SDK, Api
 from openenv_providers._runloop_devboxes import Devboxes
 from openenv_sandbox.backend_kit import digest
-from openenv_sandbox.capabilities import Capabilities, ExecCapabilities, Sizes
+from openenv_sandbox.capabilities import Capabilities, ExecCapabilities, Sizes, Span
 from openenv_sandbox.options import ProviderOptions, trusted
 from openenv_sandbox.provider import Prepared, Sandbox, SandboxInfo, SandboxProvider, SandboxRef, Verified
 from openenv_sandbox.values import KEY
@@ -67,7 +67,7 @@ class RunloopProvider(SandboxProvider):
         sizes=Sizes(
             cpus=convert.CPUS,
             memory_mb=tuple(1024 * gb for gb in convert.MEMORY_GB),
-            disk_mb=tuple(1024 * gb for gb in convert.DISK_GB),
+            disk_mb=Span(2048, 65_536, 2048),
         ),
         user=False,
         lifetime="server-fixed",
