@@ -13,6 +13,7 @@ from collections import deque
 from dataclasses import dataclass
 from typing import TYPE_CHECKING, Literal
 
+from openenv_sandbox import _dockerssh
 from openenv_sandbox.errors import BuildError
 from openenv_sandbox.lifecycle import daemon_call, finish
 
@@ -109,6 +110,7 @@ async def by_cli(buildkit: BuildKit, job: Job, host: DockerHost, on_log: LogSink
     argv += [word for name, value in job.labels.items() for word in ("--label", f"{name}={value}")]
     argv += [word for name, value in job.build_args.items() for word in ("--build-arg", f"{name}={value}")]
     argv += ["--no-cache"] if job.no_cache else []
+    host = await daemon_call(_dockerssh.reached, host)
     env = {name: value for name, value in os.environ.items() if name not in ("DOCKER_CONTEXT", "DOCKER_TLS")}
     env.update(DOCKER_BUILDKIT="1", DOCKER_HOST=host.url, NO_COLOR="1")
     if host.tls is not None:

@@ -28,12 +28,14 @@ class DockerHost:
         source: What said so, in words for an error.
         tls: Folder with ca.pem, cert.pem and key.pem; None for no TLS.
         verify: Whether the daemon's certificate is checked.
+        forwarded: The socket leads to another machine's daemon.
     """
 
     url: str
     source: str
     tls: str | None = None
     verify: bool = True
+    forwarded: bool = False
 
     @property
     def socket_path(self) -> str | None:
@@ -43,7 +45,9 @@ class DockerHost:
     @property
     def local(self) -> bool:
         """Whether ports published on 127.0.0.1 of the daemon's machine are on this one."""
-        if not self.url.startswith(("tcp://", "http://", "https://", "ssh://")):
+        if self.forwarded or self.url.startswith("ssh://"):
+            return False  # even of an address of this machine: a port of it may lead into a virtual one
+        if not self.url.startswith(("tcp://", "http://", "https://")):
             return True
         return (urlsplit(self.url).hostname or "") in ("127.0.0.1", "localhost", "::1")
 

@@ -7,8 +7,9 @@ import json
 from typing import TYPE_CHECKING, Any
 from urllib.parse import quote, urlsplit
 
-from openenv_sandbox import _dockerhost
+from openenv_sandbox import _dockerhost, _dockerssh
 from openenv_sandbox.errors import ProviderUnavailable
+from openenv_sandbox.lifecycle import daemon_call
 
 if TYPE_CHECKING:
     from collections.abc import AsyncIterator, Mapping
@@ -36,9 +37,11 @@ class Engine:
     """
 
     def __init__(self, host: DockerHost) -> None:
+        self.host = host
+
+    def _open(self, host: DockerHost) -> None:
         import httpx
 
-        self.host = host
         timeout = httpx.Timeout(60.0, read=None)  # builds are silent for minutes; `prepare` has a timer of its own
         if host.socket_path is not None:
             transport = httpx.AsyncHTTPTransport(uds=host.socket_path)
@@ -57,11 +60,11 @@ class Engine:
             raise ProviderUnavailable(
                 f"a daemon at {host.url.split('://')[0]}:// is not supported ({host.source})",
                 provider="docker",
-                hint="forward its socket: ssh -N -L /tmp/docker.sock:/var/run/docker.sock HOST, then "
-                "DOCKER_HOST=unix:///tmp/docker.sock",
+                hint="DOCKER_HOST=unix://…, tcp://… or ssh://…",
             )
 
     async def __aenter__(self) -> Engine:
+        self._open(await daemon_call(_dockerssh.reached, self.host))
         return self
 
     async def __aexit__(

@@ -7,7 +7,7 @@ import re
 import threading
 from typing import TYPE_CHECKING, Any, TypeVar
 
-from openenv_sandbox import _dockerhost
+from openenv_sandbox import _dockerhost, _dockerssh
 from openenv_sandbox.errors import (
     AuthError,
     CapabilityError,
@@ -193,7 +193,7 @@ class Daemon:
     def _make(self) -> Any:
         import docker
 
-        host, tls = self.host, None
+        host, tls = _dockerssh.reached(self.host), None
         state, reason = _dockerhost.probe(host, timeout=10.0)
         if state != "ready":
             raise ProviderUnavailable(

@@ -12,9 +12,9 @@ from typing import TYPE_CHECKING, Any
 from urllib.parse import urlsplit
 
 from openenv_providers import _docker_tls
-from openenv_sandbox import _dockerhost
+from openenv_sandbox import _dockerhost, _dockerssh
 from openenv_sandbox.errors import ProviderUnavailable
-from openenv_sandbox.lifecycle import keep
+from openenv_sandbox.lifecycle import daemon_call, keep
 
 if TYPE_CHECKING:
     from collections.abc import AsyncIterator
@@ -103,6 +103,8 @@ async def _hang_up(writer: asyncio.StreamWriter) -> None:
 
 
 async def _connect(host: DockerHost) -> tuple[asyncio.StreamReader, asyncio.StreamWriter]:
+    if host.url.startswith("ssh://"):
+        host = await daemon_call(_dockerssh.reached, host)
     if host.socket_path is not None:
         return await asyncio.open_unix_connection(host.socket_path)
     parts = urlsplit(host.url)

@@ -9,6 +9,7 @@ from __future__ import annotations
 import asyncio
 import contextlib
 import os
+import shutil
 import socket
 from dataclasses import replace
 from importlib.util import find_spec
@@ -117,12 +118,11 @@ class DockerProvider(SandboxProvider):
             return Check(False, error.message, error.hint or "")
         except Exception as error:
             return Check(False, f"cannot tell: {type(error).__name__}")
-        if host.url.startswith(("ssh://", "npipe://")):
-            return Check(
-                False,
-                f"{host.source} is {host.url.split('://')[0]}://, which is not supported",
-                "ssh -N -L /tmp/docker.sock:/var/run/docker.sock HOST, then DOCKER_HOST=unix:///tmp/docker.sock",
-            )
+        if host.url.startswith("npipe://"):
+            return Check(False, f"{host.source} is npipe://, which is not supported", "DOCKER_HOST=tcp://… or ssh://…")
+        if host.url.startswith("ssh://"):  # what is not on this machine is not tried here
+            there = shutil.which("ssh") is not None
+            return Check(there, "" if there else "no ssh command is on PATH", "" if there else "install openssh-client")
         state, reason = _dockerhost.probe(host)
         return Check(state == "ready", reason and f"{reason} ({host.source})", REMEDY[state])
 

@@ -5,6 +5,7 @@ from __future__ import annotations
 import asyncio
 import json
 import os
+import shutil
 import subprocess
 import sys
 from typing import TYPE_CHECKING, Any
@@ -293,4 +294,5 @@ def test_check_imports_no_sdk() -> None:
     )
     assert subprocess.run([sys.executable, "-c", code], timeout=60).returncode == 0
     assert "no option" in DockerProvider.check({"no": 1}).reason
-    assert "ssh" in DockerProvider.check({"host": "ssh://me@far"}).reason
+    assert "npipe" in DockerProvider.check({"host": "npipe:////./pipe/docker_engine"}).reason
+    assert DockerProvider.check({"host": "ssh://me@far"}).ready == (shutil.which("ssh") is not None)
