@@ -35,6 +35,7 @@ if TYPE_CHECKING:
     from openenv_sandbox.spec import RegistryAuth
 
 T = TypeVar("T")
+_CLOSE_S = 10.0
 
 __all__ = [
     "PerLoop",
@@ -164,15 +165,23 @@ class PerLoop(Generic[T]):
         yield client
 
     async def aclose(self) -> None:
-        """End the client of the running loop. May be called twice."""
+        """End the client of the running loop: within 10 seconds, else in the background. May be called twice."""
+        from openenv_sandbox.lifecycle import finish
+
         loop = asyncio.get_running_loop()
         self._closed.add(loop)
         making = self._made.pop(loop, None)
         if making is None:
             return
-        await asyncio.wait({making})
-        if not making.cancelled() and making.exception() is None:
-            await self._close(making.result())
+
+        async def end() -> None:
+            await asyncio.wait({making})
+            if not making.cancelled() and making.exception() is None:
+                await self._close(making.result())
+
+        result = await finish(end(), timeout=_CLOSE_S)
+        if result.error is not None:
+            raise result.error
 
 
 # ------------------------------------------------------------------------------------------------------- small facts

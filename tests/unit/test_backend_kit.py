@@ -11,6 +11,7 @@ import pytest
 from pydantic import SecretStr
 
 from openenv_sandbox import backend_kit as kit
+from openenv_sandbox import redact
 from openenv_sandbox.errors import (
     AuthError,
     CapabilityError,
@@ -24,6 +25,7 @@ from openenv_sandbox.errors import (
     SandboxGone,
 )
 from openenv_sandbox.spec import RegistryAuth, SandboxSpec
+from openenv_sandbox.testing.case import HANG_S
 from openenv_sandbox.values import SandboxRef
 
 if TYPE_CHECKING:
@@ -90,6 +92,17 @@ def test_words_about_limits_decide_where_the_status_does_not() -> None:
     assert waiting.retry_after == 7.0
 
 
+def test_what_a_backend_says_is_masked() -> None:
+    """Mutation: its text becomes ours as it is"""
+    redact.register("s3cret-canary")
+    try:
+        error = refused(400, "no \x1b[31ms3cret-canary")
+    finally:
+        redact.forget("s3cret-canary")
+    assert "canary" not in error.message
+    assert "\x1b" not in error.message
+
+
 def test_an_own_row_comes_first_and_may_know_the_outcome() -> None:
     row = kit.Row(ProviderUnavailable, True, "see the status page", "failed")
     error = refused(503, acted=True, table={503: row})
@@ -150,6 +163,23 @@ async def test_poll_ends_at_its_deadline_with_the_last_news() -> None:
         await kit.poll(gone, bool, deadline=5)
 
 
+async def test_poll_looks_no_sooner_than_the_backend_asks_for(monkeypatch: pytest.MonkeyPatch) -> None:
+    """Mutation: the pause alone decides"""
+    slept: list[float] = []
+
+    async def sleep(seconds: float) -> None:
+        slept.append(seconds)
+
+    async def look() -> bool:
+        if not slept:
+            raise RateLimited("slow down", retry_after=7.0)
+        return True
+
+    monkeypatch.setattr(asyncio, "sleep", sleep)
+    assert await kit.poll(look, bool, first=0.1)
+    assert slept == [7.0]
+
+
 async def test_poll_does_not_repeat_what_its_condition_raises() -> None:
     looks: list[int] = []
 
@@ -195,6 +225,38 @@ def test_each_loop_has_a_client_of_its_own() -> None:
     asyncio.run(run())
     asyncio.run(run())
     assert len(made) == len(closed) == 4
+
+
+async def test_who_gives_up_takes_no_client_from_the_others() -> None:
+    """One who waits is cancelled, then one who closes: the client comes, and is closed.
+
+    Mutation: await the making without a shield, or close only what is there
+    """
+    go, closed = asyncio.Event(), asyncio.Event()
+
+    async def make() -> str:
+        await go.wait()
+        return "client"
+
+    async def close(client: str) -> None:
+        closed.set()
+
+    clients = kit.PerLoop(make, close)
+
+    async def one() -> str:
+        async with clients.use() as client:
+            return client
+
+    hasty, patient = asyncio.ensure_future(one()), asyncio.ensure_future(one())
+    await asyncio.sleep(0)
+    hasty.cancel()
+    await asyncio.wait({hasty})
+    closing = asyncio.ensure_future(clients.aclose())
+    await asyncio.sleep(0)
+    go.set()
+    assert await asyncio.wait_for(patient, HANG_S) == "client"
+    await asyncio.wait_for(closing, HANG_S)
+    assert closed.is_set()
 
 
 async def test_a_client_that_could_not_be_made_is_made_again() -> None:

@@ -187,6 +187,11 @@ async def test_the_provider_gets_the_login_and_nobody_sees_it(
             assert SECRET not in text
         async with sandbox("quay.io/me/env:1", provider=cloud.provider(private_images=True)) as box:
             assert box.spec.registry_auth is None
+        given = RegistryAuth.model_validate({"username": "other", "password": "passw0rd"})
+        async with sandbox(
+            "ghcr.io/me/env:1", provider=cloud.provider(private_images=True), registry_auth=given
+        ) as box:
+            assert box.spec.registry_auth == given, "what the caller says comes first"
 
 
 @pytest.mark.anyio

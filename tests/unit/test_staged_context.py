@@ -64,6 +64,18 @@ async def test_the_digest_follows_the_content(folder: Path) -> None:
     assert digests[0] == digests[2] != digests[1]
 
 
+async def test_a_folder_that_has_our_name(folder: Path) -> None:
+    """What the author put where openenv is added is neither built in nor overwritten.
+
+    Mutation: the folder is taken as it is
+    """
+    (folder / INSTALL_DIR).mkdir()
+    (folder / INSTALL_DIR / "install.sh").write_text("exit 1\n")
+    with pytest.raises(ImageError, match="dockerignore"):
+        async with staged(parse(str(folder))):
+            pass
+
+
 async def test_no_dockerfile(folder: Path) -> None:
     (folder / "Dockerfile").unlink()
     with pytest.raises(ImageError, match="no Dockerfile"):
