@@ -8,7 +8,7 @@ from typing import Any
 
 import pytest
 
-from openenv_sandbox.server.web import visitors
+from openenv_sandbox.server.web import episode, visitors
 from openenv_sandbox.server.web.viewer import Viewer
 from tests.server.environments import Recording, Single
 from tests.server.peers import serving, until
@@ -183,6 +183,22 @@ async def test_nobody_is_remembered_without_a_tab_or_an_environment() -> None:
         await someone.post("/web/close")
         tab.drop()
         await until(lambda: known == {})
+
+
+async def test_old_observations_are_forgotten(monkeypatch: pytest.MonkeyPatch) -> None:
+    """The last one is there however large it is; of steps before it action and reward are.
+
+    Mutation: keep all of them
+    """
+    monkeypatch.setattr(episode, "MAX_OBSERVATION_BYTES", 10)
+    async with serving(page()) as server:
+        someone = await person(server)
+        await someone.post("/web/reset")
+        for what in ("one", "two"):
+            await someone.post("/web/step", {"action": {"what": what}})
+        assert [(await someone.get(f"/web/history/{number}"))[0] for number in range(3)] == [404, 404, 200]
+        lines = (await server.request("GET", "/web/export", headers=someone.headers))[2].splitlines()
+        assert [json.loads(line).get("action") for line in lines] == [None, {"what": "one"}, {"what": "two"}]
 
 
 async def test_the_server_ends_though_tabs_are_open() -> None:
