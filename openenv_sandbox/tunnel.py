@@ -141,6 +141,7 @@ class _Listener:
         self._server: asyncio.Server | None = None
         self._tasks: set[asyncio.Task[None]] = set()
         self._failure: BaseException | None = None
+        self._closed = False
 
     async def start(self) -> Endpoint:
         self._server = await asyncio.start_server(self._accepted, "127.0.0.1", 0)
@@ -148,11 +149,17 @@ class _Listener:
         return Endpoint(url, failure=lambda: self._failure, close=self.aclose)
 
     async def aclose(self) -> None:
-        if self._server is not None:
-            self._server.close()
+        self._closed = True
         await finish(self._end(), timeout=5.0)
 
     async def _end(self) -> None:
+        if self._server is not None:
+            # asyncio makes the transport of an accepted connection in the next turn, and leaks its socket if the
+            # server has been closed by then.
+            for sock in self._server.sockets:
+                asyncio.get_running_loop().remove_reader(sock.fileno())
+            await asyncio.sleep(0)
+            self._server.close()
         for task in self._tasks:
             task.cancel()
         if self._tasks:
@@ -161,6 +168,9 @@ class _Listener:
     async def _accepted(self, reader: asyncio.StreamReader, writer: asyncio.StreamWriter) -> None:
         task = asyncio.current_task()
         assert task is not None
+        if self._closed:  # accepted in the turn in which it was closed
+            writer.transport.abort()
+            return
         self._tasks.add(task)
         task.add_done_callback(self._tasks.discard)
         link = _Link(reader, writer)
