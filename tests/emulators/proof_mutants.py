@@ -178,7 +178,10 @@ def _keeps_the_first_endpoint(base: Any) -> dict[str, Any]:
 def _shows_no_token(base: Any) -> dict[str, Any]:
     async def endpoint(self: Any, port: int) -> Any:
         way = await base.endpoint(self, port)
-        way.url, way.headers = way.url.partition("?")[0], {}
+        bare = way.url.partition("?")[0]
+        if bare == way.url and not way.headers:  # the address itself is the token
+            bare = "/".join(bare.split("/")[:3])
+        way.url, way.headers = bare, {}
         return way
 
     return {"endpoint": endpoint}

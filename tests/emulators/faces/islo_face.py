@@ -356,8 +356,10 @@ class IsloFace(Face):
         self.shares = {secret: found for secret, found in self.shares.items() if found[1] is not box}
 
     def route(self, head: RequestHead) -> PortRoute | Refusal | None:
-        if not head.path.startswith("/s/"):
+        if head.path.startswith(("/control/", "/compute/")):
             return None
+        if not head.path.startswith("/s/"):
+            return Refusal(401, {}, {"code": "AUTH_REQUIRED", "message": "a session token is needed"})
         secret, _, rest = head.target[len("/s/") :].partition("/")
         found = self.shares.get(secret)
         if found is None or found[1].state == "stopped":
