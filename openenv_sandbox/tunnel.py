@@ -144,7 +144,13 @@ class _Listener:
         self._closed = False
 
     async def start(self) -> Endpoint:
-        self._server = await asyncio.start_server(self._accepted, "127.0.0.1", 0)
+        # In two steps: cancelled while it begins to serve, the first alone would leave the socket open.
+        self._server = await asyncio.start_server(self._accepted, "127.0.0.1", 0, start_serving=False)
+        try:
+            await self._server.start_serving()
+        except BaseException:
+            self._server.close()
+            raise
         url = f"http://127.0.0.1:{self._server.sockets[0].getsockname()[1]}"
         return Endpoint(url, failure=lambda: self._failure, close=self.aclose)
 

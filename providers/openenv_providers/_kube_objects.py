@@ -200,14 +200,12 @@ def owner(pod: Mapping[str, Any]) -> dict[str, str]:
 def terminated(item: Mapping[str, Any]) -> Mapping[str, Any] | None:
     """How the container ended, None while it has not: ``exitCode``, ``reason``, ``message``."""
     status = item.get("status") or {}
-    # Why the Pod ended (a deadline, an eviction) says more than how that ended its container.
-    of_pod = {name: status[name] for name in ("reason", "message") if status.get(name)}
     for container in status.get("containerStatuses") or []:
         ended = (container.get("state") or {}).get("terminated")
         if ended is not None:
-            return {**ended, **of_pod}
+            return dict(ended)
     if status.get("phase") in ("Succeeded", "Failed"):
-        return of_pod
+        return {name: status[name] for name in ("reason", "message") if status.get(name)}
     return None
 
 

@@ -69,6 +69,9 @@ class KubeSandbox(Sandbox):
             while True:
                 if follower.pod is DELETED:
                     return Exit(None)
+                if follower.pod and (status := follower.pod.get("status") or {}).get("reason"):
+                    # A deadline, an eviction: how that ended the container is no word of the server's.
+                    raise SandboxGone(f"the cluster ended the Pod: {objects.why(status)}", ref=self.ref)
                 if follower.pod and (ended := objects.terminated(follower.pod)) is not None:
                     return Exit(ended.get("exitCode"), await self._tail(), objects.why(ended))
                 await follower.change()
@@ -174,12 +177,15 @@ class KubeProvider(SandboxProvider):
     async def create(self, prepared: Prepared, spec: SandboxSpec, *, key: str) -> Sandbox:
         name = objects.object_name(key)
         beside = {"secrets": objects.secret(spec, prepared, key), "networkpolicies": objects.network_policy(spec, key)}
+        made = False
         with self.follow(name) as follower:
             try:
                 for kind, body in beside.items():
                     if body is not None:
                         await self._post(kind, body)
+                        made = True
                 pod = await self._post("pods", objects.pod(spec, prepared, key, self.profile))
+                made = True
                 for kind, body in beside.items():
                     if body is not None:
                         await self._patch(kind, name, {"metadata": {"ownerReferences": [objects.owner(pod)]}})
@@ -187,7 +193,7 @@ class KubeProvider(SandboxProvider):
                 pod = await self._started(follower, spec.timeouts.create * _PATIENCE)
             except BaseException as error:
                 # Of unknown outcome: who repeats this create takes over what there is, and `find` shows it.
-                if not isinstance(error, OpenEnvError) or error.outcome == "failed":
+                if made and (not isinstance(error, OpenEnvError) or error.outcome == "failed"):
                     await undo(self.delete(SandboxRef(self.name, self.scope(), name, key)), error)
                 raise
         return KubeSandbox(self, self._info(pod))

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import contextlib
 import socket
 from typing import TYPE_CHECKING, Any
 
@@ -53,8 +54,7 @@ class LaunchProof:
                 await stage.launch(exposure="private")
             assert created.hits == 0
             return
-        async with stage.launch(exposure="private") as env:
-            endpoint = await stage.way(env)
+        async with stage.launch(exposure="private") as env, contextlib.aclosing(await stage.way(env)) as endpoint:
             assert not endpoint.public
             assert await status_of(endpoint, {}, "/state") in REFUSALS
             assert await status_of(endpoint, endpoint.headers, "/health") == 200
@@ -65,8 +65,7 @@ class LaunchProof:
         Scenario: C06, C08
         Mutation: the endpoint's token is not sent, or a refused upgrade is waited for as if the server were slow
         """
-        async with stage.launch() as env:
-            endpoint = await stage.way(env)
+        async with stage.launch() as env, contextlib.aclosing(await stage.way(env)) as endpoint:
             own = env._token
             assert own, "our own token guards the server as well"
             with pytest.raises(ConnectError, match=r"401|403|token|auth"):

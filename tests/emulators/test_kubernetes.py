@@ -22,6 +22,8 @@ if TYPE_CHECKING:
 
 NO_TOKEN = "a port-forward is part of the API: whoever may use that reaches the port, and nobody else"
 
+LATE = "gc has removed the Secret before the Pod appears, which then never starts: see test_kubernetes_own.py"
+
 
 class TestKubernetes(EmulatorProof):
     @pytest.fixture
@@ -40,6 +42,7 @@ class TestKubernetes(EmulatorProof):
                 wrong_auth={"KUBECONFIG": wrong},
                 wrong_token=NO_TOKEN,
                 expire=NO_TOKEN,
+                skip={"test_killed_child[request]": LATE},
             )
         assert face.warnings == []
         assert face.left() == [], "Secrets and NetworkPolicies that are left"

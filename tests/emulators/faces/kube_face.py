@@ -257,8 +257,9 @@ class KubeFace(Face):
         return body
 
     def left(self) -> Sequence[str]:
-        """Secrets and NetworkPolicies that exist."""
-        return [f"{kind}/{name}" for kind in ("secrets", "networkpolicies") for name in self.store.objects[kind]]
+        """Secrets and NetworkPolicies without a Pod."""
+        kinds, pods = ("secrets", "networkpolicies"), self.store.objects["pods"]
+        return [f"{kind}/{name}" for kind in kinds for name in self.store.objects[kind] if name not in pods]
 
 
 def merge(target: Object, patch: Object) -> Object:
