@@ -17,6 +17,8 @@ def run(reference: str | None, rounds: int) -> dict[str, Any]:
         ours, ours_pid, _ = stack.enter_context(server(sys.executable, "ours:app", token=TOKEN))
         inline, inline_pid, _ = stack.enter_context(server(sys.executable, "ours:inline", token=TOKEN))
         echo, echo_pid, _ = stack.enter_context(server(sys.executable, "echo_env.server.app:app", token=TOKEN))
+        # The environment of the published package, unmodified, on ours: its tools are FastMCP's.
+        fast, fast_pid, _ = stack.enter_context(server(sys.executable, "reference_echo:app", token=TOKEN))
         contenders = {
             "ours async": (sys.executable, "ours", "async", ours, ours_pid),
             "ours sync": (sys.executable, "ours", "sync", ours, ours_pid),
@@ -26,6 +28,8 @@ def run(reference: str | None, rounds: int) -> dict[str, Any]:
         tools = {
             "ours async": (sys.executable, "ours", "async", echo, echo_pid),
             "ours sync": (sys.executable, "ours", "sync", echo, echo_pid),
+            "ours on FastMCP async": (sys.executable, "ours", "async", fast, fast_pid),
+            "ours on FastMCP sync": (sys.executable, "ours", "sync", fast, fast_pid),
         }
         if reference:
             ref, ref_pid, _ = stack.enter_context(server(reference, "reference:app"))

@@ -114,7 +114,9 @@ def push(folder: Path, wish: Push, *, on_log: Callable[[str], None] = lambda lin
         raise ConfigError(f"{repo_id!r} does not name a Space", hint="write owner/name")
     there = hub.find(repo_id)
     if there is None and wish.create_pr:
-        raise CapabilityError(f"{repo_id} does not exist, so there is nothing to open a pull request against", field="")
+        raise CapabilityError(
+            f"{repo_id} does not exist, so there is nothing to open a pull request against", field="create_pr"
+        )
     on_log("staging the files")
     return asyncio.run(_staged_push(hub, parsed, repo_id, there, wish, on_log))
 

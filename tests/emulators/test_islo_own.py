@@ -35,11 +35,6 @@ HOSTS = {"mode": "allowlist", "hosts": ["pypi.org", "example.org"]}
 
 
 @pytest.fixture
-def anyio_backend() -> str:
-    return "asyncio"
-
-
-@pytest.fixture
 def face(engine: Engine, monkeypatch: pytest.MonkeyPatch) -> Iterator[IsloFace]:
     with islo_case.emulated(engine) as found:
         for name, value in found.env.items():

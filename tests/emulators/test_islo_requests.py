@@ -43,11 +43,6 @@ pytestmark = [pytest.mark.anyio, pytest.mark.emulator]
 
 
 @pytest.fixture
-def anyio_backend() -> str:
-    return "asyncio"
-
-
-@pytest.fixture
 def emulated(engine: Engine, monkeypatch: pytest.MonkeyPatch) -> Iterator[Emulated]:
     with islo_case.emulated(engine) as found:
         for name, value in found.env.items():

@@ -28,11 +28,6 @@ pytestmark = [pytest.mark.anyio, pytest.mark.emulator]
 
 
 @pytest.fixture
-def anyio_backend() -> str:
-    return "asyncio"
-
-
-@pytest.fixture
 def face(engine: Engine, monkeypatch: pytest.MonkeyPatch) -> Iterator[RunloopFace]:
     with emulated(engine, monkeypatch) as face:
         yield face

@@ -37,11 +37,6 @@ REQUEST = httpx.Request("POST", "https://api.runloop.ai/v1/devboxes")
 
 
 @pytest.fixture
-def anyio_backend() -> str:
-    return "asyncio"
-
-
-@pytest.fixture
 def face(engine: Engine, monkeypatch: pytest.MonkeyPatch) -> Iterator[RunloopFace]:
     with emulated(engine, monkeypatch) as face:
         yield face

@@ -163,8 +163,8 @@ def test_memory_is_limited(env: PythonCodeActEnv) -> None:
     seen = run(env, "y = bytearray(10 << 30)")
     assert seen.exit_code == 1
     assert "MemoryError" in seen.stderr
-    seen = run(env, "import resource\nresource.setrlimit(resource.RLIMIT_AS, (-1, -1))")
-    assert seen.exit_code == 1 or os.geteuid() == 0
+    if os.geteuid() != 0:  # root may raise its limits again; code that runs as a user of its own may not
+        assert run(env, "import resource\nresource.setrlimit(resource.RLIMIT_AS, (-1, -1))").exit_code == 1
     assert run(env, "print(x)").stdout == "1\n"
 
 
