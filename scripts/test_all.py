@@ -25,7 +25,7 @@ TARGET = ROOT / "docs" / "verified.json"
 PART_S = 1200
 
 PYTEST = [sys.executable, "-m", "pytest", "-q"]
-EMULATED = ("aca", "daytona", "e2b", "islo", "modal", "novita", "runloop")
+EMULATED = ("aca", "daytona", "e2b", "islo", "kubernetes", "modal", "novita", "runloop")
 # Fewer passes than this is no contract suite: an SDK that is not installed skips its whole module.
 ENOUGH = 100
 

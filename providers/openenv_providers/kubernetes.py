@@ -23,14 +23,20 @@ class Options(ProviderOptions):
     kubeconfig: str | None = trusted(None, description="Path of the kubeconfig; None: KUBECONFIG or ~/.kube/config.")
     context: str | None = trusted(None, description="Its context; None: the current one.")
     namespace: str | None = trusted(None, description="None: the context's.")
-    service_account: str | None = None
-    image_pull_secrets: tuple[str, ...] = ()
-    node_selector: dict[str, str] = Field(default_factory=dict)
-    tolerations: tuple[dict[str, Any], ...] = ()
-    runtime_class: str | None = None
-    runtime_isolation: Literal["container", "gvisor", "vm"] = "container"
-    gpu_label: str | None = None
-    network_policy: Literal["unknown", "enforced"] = "unknown"
+    service_account: str | None = Field(default=None, description="Pods run as it; its token is never mounted.")
+    image_pull_secrets: tuple[str, ...] = Field(
+        default=(), description="Secrets of the namespace with registry logins."
+    )
+    node_selector: dict[str, str] = Field(default_factory=dict, description="Labels of the nodes that may run Pods.")
+    tolerations: tuple[dict[str, Any], ...] = Field(default=(), description="As in a Pod.")
+    runtime_class: str | None = Field(default=None, description="A RuntimeClass, such as one of gVisor's.")
+    runtime_isolation: Literal["container", "gvisor", "vm"] = Field(
+        default="container", description="What that runtime class puts between Pods and their node."
+    )
+    gpu_label: str | None = Field(default=None, description="The node label that holds the model of a GPU.")
+    network_policy: Literal["unknown", "enforced"] = Field(
+        default="unknown", description="`enforced`: the cluster's network plugin enforces NetworkPolicies."
+    )
 
 
 class KubernetesProvider(KubeProvider):
@@ -54,7 +60,9 @@ class KubernetesProvider(KubeProvider):
         dedupes_key=True,
         create_settle_s=60.0,
     )
-    verified: ClassVar[Verified] = Verified("emulator", sdk="kubernetes 37.0.1")
+    verified: ClassVar[Verified] = Verified(
+        "emulator", sdk="kubernetes 37.0.1", date="2026-11-30", note="no real cluster"
+    )
 
     @classmethod
     def check(cls, options: Any = None) -> Check:

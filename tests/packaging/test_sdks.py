@@ -9,7 +9,7 @@ from importlib.util import find_spec
 import pytest
 
 SDKS = ["azure.containerapps.sandbox", "azure.identity", "daytona", "docker", "e2b", "modal", "novita_sandbox.core"]
-SDKS += ["islo", "runloop_api_client"]
+SDKS += ["islo", "kubernetes.aio.client", "runloop_api_client"]
 CHECK = """
 import importlib, logging, signal, sys, threading
 before = [signal.getsignal(s) for s in (signal.SIGINT, signal.SIGTERM)]
