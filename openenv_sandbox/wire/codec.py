@@ -52,7 +52,7 @@ def dumps(value: Any) -> bytes:
 
 
 def loads(data: bytes | bytearray | memoryview | str) -> Any:
-    """Parse JSON.
+    """Parse JSON; integers below ``-2**63`` or above ``2**64 - 1`` become floats.
 
     Raises:
         ValueError: It is not JSON; the text is that of the standard library's parser.

@@ -24,7 +24,11 @@ from openenv_sandbox.wire import messages
 from openenv_sandbox.wire.codec import dumps, fields_of, loads
 
 json_values = st.recursive(
-    st.none() | st.booleans() | st.integers() | st.floats(allow_nan=False, allow_infinity=False) | st.text(),
+    st.none()
+    | st.booleans()
+    | st.integers(-(2**63), 2**64 - 1)
+    | st.floats(allow_nan=False, allow_infinity=False)
+    | st.text(),
     lambda inner: st.lists(inner, max_size=4) | st.dictionaries(st.text(), inner, max_size=4),
     max_leaves=12,
 )
@@ -84,6 +88,13 @@ def back(value: Any) -> Any:
 def test_json_values_survive(value: Any) -> None:
     assert loads(dumps(value)) == value
     assert json.loads(dumps(value)) == value
+
+
+def test_integers_beyond_64_bits_are_read_as_floats() -> None:
+    """They are written exactly; reading keeps 53 bits of them, as most JSON parsers do."""
+    for value in (-(2**63) - 1, 2**64):
+        assert json.loads(dumps(value)) == value
+        assert loads(dumps(value)) == float(value)
 
 
 @pytest.mark.parametrize(
