@@ -187,7 +187,8 @@ async def test_one_lost_reply_makes_no_second_sandbox(modal: Modal) -> None:
     provider = await modal.provider()
     await modal.create(provider)
     lost = modal.engine.faults.add("create", when="after", status=0)
-    modal.face.calls.forgets = True
+    face = modal.face
+    face.calls.forgets = True
     sandbox = await modal.create(provider)
     assert lost.hits == 1
     assert modal.engine.alive() == 2
@@ -202,7 +203,9 @@ async def test_the_image_s_user_whatever_modal_does_with_it(modal: Modal, heeds:
 
     from openenv_sandbox import launch
 
-    modal.face.heeds_user = heeds
+    face = modal.face
+
+    face.heeds_user = heeds
     async with launch(modal.engine.image("user-env"), provider=ModalProvider) as env:
         seen = (await env.reset()).observation
         assert (seen["uid"], seen["starts"], seen["cwd"], seen["mark"]) == (1000, 1, "/srv", "from the image")
