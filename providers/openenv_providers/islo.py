@@ -67,7 +67,9 @@ class IsloProvider(SandboxProvider):
         logs=False,
     )
     Options = Options
-    verified = Verified(how="emulator")
+    verified = Verified(
+        "emulator", sdk="islo 0.3.20", date="2026-11-30", note="control plane, gateway and ports emulated"
+    )
 
     def __init__(self, options: Any = None) -> None:
         super().__init__(options)
