@@ -39,7 +39,8 @@ types: $(VENV)/.dev
 # (`scripts/test_all.py NAME`), and .ci/run runs them when a provider changed.
 LEFT_OUT := $(foreach name,aca e2b islo kubernetes novita runloop,$(wildcard tests/emulators/test_$(name)*.py))
 quick: $(VENV)/.dev
-	$(PYTEST) -m '$(QUICK)' -n $(WORKERS) --dist loadfile $(addprefix --ignore=,$(LEFT_OUT))
+	$(PYTEST) -m '$(QUICK)' -n $(WORKERS) --dist loadfile --ignore=tests/emulators
+	$(PYTEST) tests/emulators -m '$(QUICK)' -n $(WORKERS) --dist loadfile $(addprefix --ignore=,$(LEFT_OUT))
 
 left-out:
 	@echo $(LEFT_OUT)
