@@ -9,8 +9,9 @@ from urllib.parse import urlsplit
 
 from openenv_providers import _islo_gateway as gateway
 from openenv_providers._islo_api import NAME, ONCE, Api
-from openenv_providers._islo_values import has_profile, info_of, status_of, unix
+from openenv_providers._islo_values import has_profile, info_of, status_of
 from openenv_sandbox import redact
+from openenv_sandbox.backend_kit import unix_time
 from openenv_sandbox.endpoint import Endpoint
 from openenv_sandbox.errors import ExecError, FileError, OpenEnvError, ProviderError, SandboxGone
 from openenv_sandbox.provider import Exit, Prepared, RawResult, Sandbox, SandboxRef
@@ -142,7 +143,7 @@ class IsloSandbox(Sandbox):
             finally:
                 redact.forget(secret)
 
-        return Endpoint(share.url, expires_at=unix(share.expires_at), public=True, close=revoke)
+        return Endpoint(share.url, expires_at=unix_time(share.expires_at), public=True, close=revoke)
 
     async def wait_exit(self) -> Exit:
         """The end of the sandbox, by looking: islo tells events of its creation only."""

@@ -2,12 +2,10 @@
 
 from __future__ import annotations
 
-import base64
-import json
 import re
-from datetime import datetime, timezone
 from typing import TYPE_CHECKING, Any
 
+from openenv_sandbox.backend_kit import labels_in, name_with, unix_time
 from openenv_sandbox.errors import CapabilityError
 from openenv_sandbox.spec import Resources
 from openenv_sandbox.values import SandboxInfo, SandboxRef, Status
@@ -24,9 +22,8 @@ DISK_MB = tuple(1024 * n for n in range(1, 101))
 MEMORY_MB = (256, 8192)
 """The least and the most; anything between is sold."""
 _SNAPSHOT = re.compile(r"oe-snap-[0-9a-f]+-(?P<install>[a-z0-9]+)\Z")
-_NAME = re.compile(
-    r"(?P<key>oe-(?P<run>[a-z0-9]+)-[a-z0-9]+)-(?P<install>[a-z0-9]+)-(?P<expires>\d+)(?P<hosts>h?)(?:-(?P<more>[a-z2-7]+))?\Z"
-)
+_PROFILE = "oe-profile"
+"""A mark in the name, no label of the sandbox."""
 _STATUS: dict[str, Status] = {
     "running": "running",
     "pausing": "paused",
@@ -40,49 +37,23 @@ _GONE = ("deleted", "deleting")
 
 
 def name_of(key: str, labels: Mapping[str, str], *, profile: bool) -> str:
-    """The name of a sandbox: its key, install and end, and whatever else is to be read back.
+    """The name of a sandbox, which carries its labels and whether a gateway profile is made beside it.
 
     Raises:
         CapabilityError: The user's labels are too long for it.
     """
-    install, expires = labels.get("oe-install", "none"), labels.get("oe-expires", "0")
-    more = {name: text for name, text in labels.items() if name not in ("oe-install", "oe-expires", "oe-key")}
-    if more.get("oe-run") == key.split("-")[1]:
-        del more["oe-run"]
-    name = f"{key}-{install}-{expires}{'h' if profile else ''}"
-    if more:
-        text = json.dumps(more, separators=(",", ":"), sort_keys=True)
-        name += "-" + base64.b32encode(text.encode()).decode().rstrip("=").lower()
-    if len(name) > LONGEST:
-        raise CapabilityError(
-            f"islo keeps labels in the name, which has room for {LONGEST} characters, and these need {len(name)}",
-            provider=NAME,
-            field="labels",
-            hint="fewer or shorter labels",
-        )
-    return name
+    marked = {**labels, _PROFILE: ""} if profile else labels
+    return name_with(key, marked, longest=LONGEST, provider=NAME)
 
 
 def labels_of(name: str) -> dict[str, str]:
     """The labels in a name; none when it is not ours."""
-    found = _NAME.match(name)
-    if found is None:
-        return {}
-    labels = {"oe-key": found["key"], "oe-run": found["run"]}
-    labels |= {"oe-install": found["install"], "oe-expires": found["expires"]}
-    if found["more"]:
-        try:
-            padded = found["more"].upper() + "=" * (-len(found["more"]) % 8)
-            labels |= json.loads(base64.b32decode(padded))
-        except ValueError:
-            return {}
-    return labels
+    return {label: text for label, text in labels_in(name).items() if label != _PROFILE}
 
 
 def has_profile(name: str) -> bool:
     """Whether a gateway profile was made beside the sandbox of that name."""
-    found = _NAME.match(name)
-    return found is not None and bool(found["hosts"])
+    return _PROFILE in labels_in(name)
 
 
 def snapshot_labels(name: str) -> dict[str, str] | None:
@@ -105,7 +76,7 @@ def status_of(box: Any) -> Status | None:
 
 def info_of(scope: str, box: Any) -> SandboxInfo:
     """What islo tells about a sandbox."""
-    created, sizes = unix(box.created_at), box.spec
+    created, sizes = unix_time(box.created_at), box.spec
     ends = box.lifecycle.delete_after if box.lifecycle is not None else None
     return SandboxInfo(
         ref_of(scope, box.name),
@@ -140,12 +111,3 @@ def fitted(spec: SandboxSpec) -> SandboxSpec:
     if wanted is None or wanted >= least:
         return spec
     return spec.model_copy(update={"resources": spec.resources.model_copy(update={"memory_mb": least})})
-
-
-def unix(text: Any) -> float | None:
-    """A time of islo's as Unix seconds. It may write more digits than Python 3.10 reads."""
-    found = re.match(r"(\d{4}-\d\d-\d\d[T ]\d\d:\d\d:\d\d)(\.\d+)?", str(text or ""))
-    if found is None:
-        return None
-    whole = datetime.fromisoformat(found[1].replace(" ", "T")).replace(tzinfo=timezone.utc).timestamp()
-    return whole + float(found[2] or 0)

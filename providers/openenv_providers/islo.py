@@ -15,6 +15,7 @@ from typing import TYPE_CHECKING, Any
 from openenv_providers import _islo_gateway as gateway
 from openenv_providers import _islo_values as values
 from openenv_providers._islo_api import KEY, NAME, ONCE, SDK, Api, refused
+from openenv_sandbox import backend_kit
 from openenv_sandbox.capabilities import Capabilities, ExecCapabilities, Sizes
 from openenv_sandbox.errors import CreateTimeout, ImageError, OpenEnvError, ProviderError, SandboxGone
 from openenv_sandbox.options import ProviderOptions, trusted
@@ -106,7 +107,7 @@ class IsloProvider(SandboxProvider):
             await self._ask(prepared, spec, name)
         except OpenEnvError as error:
             if beside and error.outcome == "failed":
-                await self._undo(ref, error)
+                await backend_kit.undo(self.delete(ref), error)
             raise  # what may exist is found by its key, its profile too
         try:
             return await asyncio.wait_for(self._started(prepared, ref), spec.timeouts.create)
@@ -114,7 +115,7 @@ class IsloProvider(SandboxProvider):
             late: OpenEnvError = CreateTimeout(f"{name} did not start within {spec.timeouts.create:g} s", ref=ref)
         except OpenEnvError as error:
             late = error
-        await self._undo(ref, late)
+        await backend_kit.undo(self.delete(ref), late)
         raise late
 
     async def _ask(self, prepared: Prepared, spec: SandboxSpec, name: str) -> None:
@@ -144,15 +145,6 @@ class IsloProvider(SandboxProvider):
         if "image" in phase or "pull" in phase:
             raise ImageError(f"{text}; is there an image {prepared.ref}, and may islo pull it?", ref=ref)
         raise ProviderError(text, ref=ref, retryable=True)
-
-    async def _undo(self, ref: SandboxRef, error: OpenEnvError) -> None:
-        """Remove what did not start."""
-        try:
-            await self.delete(ref)
-            error.outcome = "failed"
-        except OpenEnvError as left:
-            error.outcome = "unknown"
-            error.hint = f"{error.hint or ''} (removing it failed too: {left.message})".strip()
 
     async def _boxes(self, prefix: str) -> list[Any]:
         """Sandboxes whose names begin so, over all pages."""
@@ -210,7 +202,9 @@ class IsloProvider(SandboxProvider):
             if not page.items or len(rows) >= page.total:
                 break
         return [
-            Prepared(f"{_SNAPSHOT}{row.name}", owned=True, labels=labels, created_at=values.unix(row.created_at))
+            Prepared(
+                f"{_SNAPSHOT}{row.name}", owned=True, labels=labels, created_at=backend_kit.unix_time(row.created_at)
+            )
             for row in rows
             if (labels := values.snapshot_labels(row.name)) is not None
         ]

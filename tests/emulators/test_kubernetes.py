@@ -22,7 +22,7 @@ if TYPE_CHECKING:
 
 NO_TOKEN = "a port-forward is part of the API: whoever may use that reaches the port, and nobody else"
 
-LATE = "gc has removed the Secret before the Pod appears, which then never starts: see test_kubernetes_own.py"
+LATE = "gc removes the Secret before the Pod appears: test_kubernetes_own.py, test_a_pod_that_appears_after_gc"
 
 
 class TestKubernetes(EmulatorProof):

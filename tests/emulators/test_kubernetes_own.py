@@ -137,6 +137,46 @@ async def test_killed_between_two_requests(
         await provider.aclose()
 
 
+async def test_a_pod_that_appears_after_gc(face: KubeFace, monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> None:
+    """gc removes the Secret of a creator that died in its last request: the Pod never starts, and the next gc has it.
+
+    Mutation: gc looks for Pods of the journal's keys alone, or only for running ones
+    """
+    send = _kube_api.Api.request
+    provider = await asyncio.to_thread(KubernetesProvider, ENFORCED)
+    journal = await Journal.open()
+    key = journal.new_key()
+    labels = {"oe-key": key, "oe-install": journal.install_id, "oe-run": "gone0000", "oe-expires": "1"}
+    spec = SandboxSpec(image="x", secrets=SECRETS, labels=labels)
+    earlier: list[str] = []
+
+    class Killed(BaseException):
+        pass
+
+    with monkeypatch.context() as patch:
+
+        async def late(self: Any, verb: str, path: str, **kw: Any) -> Any:
+            if verb != "POST" or not path.endswith("/pods"):
+                return await send(self, verb, path, **kw)
+            patch.setattr(_kube_api.Api, "request", send)
+            earlier.extend(str(item.id) for item in (await reaper.gc(journal, providers=[provider])).removed)
+            await until("gc removes the Secret", lambda: objects(face) == [])
+            await send(self, verb, path, **kw)
+            patch.setattr("openenv_providers._kube_provider.KubeProvider.delete", _nothing)
+            raise Killed
+
+        patch.setattr(_kube_api.Api, "request", late)
+        with pytest.raises(Killed):
+            await provider.create(Prepared(face.engine.image("light")), spec, key=key)
+    try:
+        assert (earlier, objects(face), face.engine.alive()) == ([key], ["pods"], 0)
+        report = await reaper.gc(journal, providers=[provider])
+        assert [item.id for item in report.removed] == [key]
+        await until("gc leaves nothing", lambda: objects(face) == [])
+    finally:
+        await provider.aclose()
+
+
 async def _nothing(self: Any, ref: Any) -> None:
     return
 
