@@ -13,6 +13,8 @@ from typing import TYPE_CHECKING
 import pytest
 from hypothesis import settings
 
+from openenv_sandbox import breaker
+
 if TYPE_CHECKING:
     from collections.abc import Iterator
     from pathlib import Path
@@ -38,6 +40,12 @@ def state_dir(tmp_path_factory: pytest.TempPathFactory, monkeypatch: pytest.Monk
     monkeypatch.setenv("OPENENV_STATE_DIR", str(folder))
     monkeypatch.setenv("XDG_CONFIG_HOME", str(folder / "config"))
     return folder
+
+
+@pytest.fixture(autouse=True)
+def fresh_breakers(monkeypatch: pytest.MonkeyPatch) -> None:
+    """What dies in one test suspends nothing in the next ones of its process."""
+    monkeypatch.setattr(breaker, "_breakers", {})
 
 
 @pytest.fixture

@@ -48,7 +48,7 @@ from typing import TYPE_CHECKING, Any, ClassVar
 
 import pytest
 
-from openenv_sandbox import _slots, breaker
+from openenv_sandbox import _slots
 from openenv_sandbox.testing.case import HANG_S
 from openenv_sandbox.testing.suite import ProviderCase, ProviderContract
 from tests.emulators.proof_faults import FaultProof
@@ -82,7 +82,6 @@ class EmulatorFixtures:
         for name, value in emulated.env.items():
             monkeypatch.setenv(name, value)
         emulated.provider = mutated(emulated.provider)
-        breaker._breakers.clear()
         _slots._gates.clear()
         stage = Stage(emulated)
         yield stage

@@ -44,11 +44,6 @@ def cloud() -> Iterator[FakeCloud]:
         yield cloud
 
 
-@pytest.fixture(autouse=True)
-def fresh_breaker(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(breakers, "_breakers", {})
-
-
 async def _fails(cloud: FakeCloud, error: type[OpenEnvError], **spec: Any) -> Any:
     capabilities = spec.pop("capabilities", {})
     with pytest.raises(error) as caught:
