@@ -30,6 +30,8 @@ from tests.unit.launch_harness import nothing_left
 if TYPE_CHECKING:
     from collections.abc import Iterator
 
+    from openenv_sandbox.provider import SandboxRef
+
 CANARY = "canary-5ecret-value"
 
 
@@ -40,11 +42,14 @@ def cloud() -> Iterator[FakeCloud]:
 
 
 def test_the_blocking_faces(cloud: FakeCloud) -> None:
+    def live() -> list[SandboxRef]:
+        return [ref for ref in live_refs() if ref.scope.startswith(f"fake:{cloud.address}")]
+
     with launch("fake-env:1", provider=cloud.provider()).sync() as env:
         assert env.reset().reward == 0.0
         assert env.step({"a": 1}).reward == 1.0
-        assert [ref for ref in live_refs() if ref.provider == "fake"] == [env.sandbox.ref]
-    assert not [ref for ref in live_refs() if ref.provider == "fake"]
+        assert live() == [env.sandbox.ref]
+    assert live() == []
     with sandbox("fake-env:1", provider=cloud.provider()).sync() as box:
         assert box.exec("echo hi").text() == "hi\n"
         assert box.ref.provider == "fake"
