@@ -9,6 +9,7 @@ from typing import TYPE_CHECKING, Any
 import httpx
 import pytest
 
+from openenv_sandbox.server.bodies import BodyLimit
 from tests.server.test_http import client
 from tests.server.test_mcp_http import NEWEST, served
 
@@ -63,6 +64,24 @@ def test_a_body_larger_than_a_message_may_be(path: str, monkeypatch: pytest.Monk
         assert "OPENENV_MAX_MESSAGE_MB" in answer.text
     assert http.post("/elsewhere", content=large).status_code == 404
     assert http.post(path, content=b"{}", headers=headers).status_code != 413
+
+
+async def test_a_body_whose_length_is_told_is_refused_unread() -> None:
+    """Mutation: count what comes alone"""
+    answers: list[Any] = []
+
+    async def passed_on(scope: Any, receive: Any, send: Any) -> None:
+        raise AssertionError("passed on")
+
+    async def receive() -> Any:
+        raise AssertionError("read")
+
+    async def send(message: Any) -> None:
+        answers.append(message)
+
+    scope = {"type": "http", "method": "POST", "path": "/step", "headers": [(b"content-length", b"1001")]}
+    await BodyLimit(passed_on, 1000)(scope, receive, send)
+    assert answers[0]["status"] == 413
 
 
 def pieces(body: bytes) -> Iterator[bytes]:

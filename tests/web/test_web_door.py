@@ -9,6 +9,8 @@ from typing import TYPE_CHECKING, Any
 import pytest
 
 from openenv_sandbox.server.web.app import create_web_interface_app
+from openenv_sandbox.server.web.door import Door
+from openenv_sandbox.server.web.visitors import SHARED
 from tests.server.environments import Do, Recording, Saw
 from tests.server.peers import serving
 
@@ -181,10 +183,18 @@ async def test_cookies(
 
 
 async def test_a_cookie_that_is_none_of_ours_is_not_the_shared_visitor() -> None:
-    """Mutation: return SHARED for a cookie with a wrong signature"""
+    """Nor is one that names it: a server without a token signs with a key that everybody knows.
+
+    Mutation: return SHARED for a cookie with a wrong signature; take visitors of any length
+    """
+    for value in ("a" * 43 + ".b", f"{SHARED}.{Door('')._sign(SHARED)}"):
+        await _other_than_shared(value)
+
+
+async def _other_than_shared(value: str) -> None:
     async with serving(create_web_interface_app(Recording, Do, Saw)) as server:
         await server.request("POST", "/web/reset", {"seed": 1}, {"Host": "localhost"})
-        stale = {"Host": "localhost", "Cookie": "openenv-web=" + "a" * 43 + ".b"}
+        stale = {"Host": "localhost", "Cookie": f"openenv-web={value}"}
         status, headers, text = await server.request("POST", "/web/reset", {"seed": 2}, stale)
         assert (status, "set-cookie" in headers) == (200, True)
         _, _, text = await server.request("GET", "/web/state", headers={"Host": "localhost"})
